@@ -1,0 +1,1 @@
+"""Tools that build, check and measure this repository; no part of the distribution."""
