@@ -1,0 +1,1 @@
+"""The wire: stdlib only, shared by both programs."""

@@ -1,0 +1,35 @@
+"""Optional parts of the protocol, as a worker names them in its ready line."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Capability(StrEnum):
+    """A name in `capabilities`; one that is not listed there must not be relied on."""
+
+    PING = "ping"
+    TOKENIZER = "tokenizer"
+    CHAT_TEMPLATE = "chat_template"
+    PADDING = "padding"
+    SAMPLING = "sampling"
+    LOGPROBS = "logprobs"
+    CHUNKED_PREFILL = "chunked_prefill"
+    CROP = "crop"
+
+    @property
+    def meaning(self) -> str:
+        """One line for the protocol document."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Capability.PING: "`ping` is answered at once, also while loading and during a long op",
+    Capability.TOKENIZER: "`tokenize` and `detokenize` work (a model folder may lack a tokenizer)",
+    Capability.CHAT_TEMPLATE: "`tokenize` takes `messages`",
+    Capability.PADDING: "`batch` above 1 and `attention_mask_b64` are understood",
+    Capability.SAMPLING: "`forward_and_sample` applies every sampling field, not greedy alone",
+    Capability.LOGPROBS: "`logprobs` and `top_logprobs` are answered",
+    Capability.CHUNKED_PREFILL: "`forward_and_sample` takes `sample: false`",
+    Capability.CROP: "a session can go back to any earlier position, not to 0 alone",
+}

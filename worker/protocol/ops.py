@@ -1,0 +1,352 @@
+"""Every op: one frozen dataclass per request, one per reply; the wire is defined here alone.
+
+A new op is one request class, one reply class (or a known one) and its place in `OPS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from worker.protocol.schema import (
+    BASE64,
+    FLAG,
+    FRACTION,
+    INTEGER,
+    NON_NEGATIVE,
+    NON_NEGATIVE_NUMBER,
+    NONEMPTY_TOKENS,
+    NUMBER,
+    NUMBERS,
+    OBJECTS,
+    POSITIVE,
+    POSITIVE_NUMBER,
+    REQUEST_ID,
+    SHAPE,
+    TEXT,
+    TOKENS,
+    one_of,
+    rule,
+)
+from worker.protocol.stage import Role
+
+RequestId = int | str | None
+ANY_ROLE = frozenset(Role)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a worker answers; the codec puts `request_id` before its fields."""
+
+
+R = TypeVar("R", bound=Reply, covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Generic[R]):
+    """What a worker is asked. `op`, `roles` and `reply` are fixed by the class."""
+
+    op: ClassVar[str]
+    roles: ClassVar[frozenset[Role]]
+    reply: ClassVar[type[Reply]]
+
+    request_id: RequestId = rule(
+        REQUEST_ID, "names the request and its KV cache; every reply repeats it", None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokensReply(Reply):
+    """Token ids of a text."""
+
+    tokens: tuple[int, ...] = rule(TOKENS, "token ids")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenReply(Reply):
+    """Hidden states after the stage's last layer, row-major, little-endian."""
+
+    seq_len: int = rule(POSITIVE, "rows per sequence")
+    hidden_shape: tuple[int, ...] | None = rule(
+        SHAPE, "full shape, where it is not [1, seq_len, hidden_dim]", None
+    )
+    hidden_dtype: str = rule(
+        one_of("bfloat16", "float32"), "element type, where it is not bfloat16", "bfloat16"
+    )
+    hidden_b64: bytes = rule(BASE64, "base64 of the bytes; always the last field of its object")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledReply(Reply):
+    """The sampled token, or no token for a chunk that asked for none."""
+
+    token_id: int | None = rule(NON_NEGATIVE, "the token chosen; absent with `sample: false`", None)
+    token_ids: tuple[int, ...] | None = rule(
+        TOKENS, "with a batch of several sequences: one token per sequence", None
+    )
+    logprob: float | None = rule(
+        NUMBER, "natural log of the chosen token's probability before any sampling filter", None
+    )
+    top_tokens: tuple[int, ...] | None = rule(TOKENS, "ids of the most likely tokens", None)
+    top_logprobs: tuple[float, ...] | None = rule(NUMBERS, "their log probabilities", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextReply(Reply):
+    """Text of token ids."""
+
+    text: str = rule(TEXT, "the text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedReply(Reply):
+    """Tokens of a whole-model generation."""
+
+    tokens: tuple[int, ...] = rule(TOKENS, "the new token ids, without the prompt's")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedReply(Reply):
+    """Whether there was a KV cache to free."""
+
+    released: bool = rule(FLAG, "true when a KV cache was freed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PongReply(Reply):
+    """The worker's reader thread is alive."""
+
+    pong: bool = rule(FLAG, "always true")
+    busy: bool = rule(FLAG, "whether the worker is loading or has an op to work on", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShutdownReply(Reply):
+    """The worker ends after this line."""
+
+    shutting_down: bool = rule(FLAG, "always true")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenize(Request[TokensReply]):
+    """Turn text into token ids: a plain prompt, or messages through the chat template."""
+
+    op: ClassVar[str] = "tokenize"
+    roles: ClassVar[frozenset[Role]] = frozenset({Role.FIRST})
+    reply: ClassVar[type[Reply]] = TokensReply
+
+    prompt: str | None = rule(TEXT, "plain text, tokenized as the model's tokenizer does", None)
+    messages: tuple[dict[str, Any], ...] | None = rule(
+        OBJECTS,
+        "chat messages `{role, content}` for the chat template, in place of `prompt`",
+        None,
+    )
+
+    def complaint(self) -> str | None:
+        """Tell what is wrong with the fields together."""
+        if self.prompt is not None and self.messages is not None:
+            return "give 'prompt' or 'messages', not both"
+        if self.prompt is None and self.messages is None:
+            return "'prompt' must be a string"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Padded:
+    """Left padding of a batch."""
+
+    batch: int = rule(POSITIVE, "sequences in the batch; tokens and masks are row-major", 1)
+    attention_mask_b64: bytes | None = rule(
+        BASE64,
+        "base64 of uint8 [batch, seq_len] for this message's tokens, 0 where padded on the left; "
+        "the worker keeps the masks of a request and appends ones where none is given",
+        None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedAndForward(_Padded, Request[HiddenReply]):
+    """Run token ids through the embeddings and the first stage's layers."""
+
+    op: ClassVar[str] = "embed_and_forward"
+    roles: ClassVar[frozenset[Role]] = frozenset({Role.FIRST})
+    reply: ClassVar[type[Reply]] = HiddenReply
+
+    tokens: tuple[int, ...] = rule(NONEMPTY_TOKENS, "token ids [batch, seq_len], flattened")
+    position: int = rule(NON_NEGATIVE, "absolute index of the first token", 0)
+
+    def complaint(self) -> str | None:
+        """Tell what is wrong with the fields together."""
+        if len(self.tokens) % self.batch:
+            return f"{len(self.tokens)} 'tokens' do not fill a batch of {self.batch} sequences"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeStep(Request[HiddenReply]):
+    """Run one new token through the first stage."""
+
+    op: ClassVar[str] = "decode_step"
+    roles: ClassVar[frozenset[Role]] = frozenset({Role.FIRST})
+    reply: ClassVar[type[Reply]] = HiddenReply
+
+    token_id: int = rule(NON_NEGATIVE, "the token id")
+    position: int = rule(NON_NEGATIVE, "its absolute index")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HiddenInput(_Padded):
+    """Hidden states from the stage before."""
+
+    position: int = rule(NON_NEGATIVE, "absolute index of the first row")
+    seq_len: int = rule(POSITIVE, "rows per sequence")
+    hidden_shape: tuple[int, ...] | None = rule(
+        SHAPE, "as in the reply it comes from; absent means [batch, seq_len, hidden_dim]", None
+    )
+    hidden_dtype: str = rule(
+        one_of("bfloat16", "float32"), "as in the reply it comes from", "bfloat16"
+    )
+    tokens: tuple[int, ...] | None = rule(
+        TOKENS, "the token ids of the rows, for models whose ready line has `needs_tokens`", None
+    )
+
+    def complaint(self) -> str | None:
+        """Tell what is wrong with the fields together."""
+        rows = self.batch * self.seq_len
+        if self.tokens is not None and len(self.tokens) != rows:
+            return f"'tokens' has {len(self.tokens)} ids, batch*seq_len needs {rows}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardRange(_HiddenInput, Request[HiddenReply]):
+    """Run hidden states through a middle stage's layers."""
+
+    op: ClassVar[str] = "forward_range"
+    roles: ClassVar[frozenset[Role]] = frozenset({Role.MIDDLE})
+    reply: ClassVar[type[Reply]] = HiddenReply
+
+    hidden_b64: bytes = rule(BASE64, "base64 of the hidden states; always the last field")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the last stage chooses a token. The defaults are greedy decoding."""
+
+    temperature: float = rule(NON_NEGATIVE_NUMBER, "0 is greedy", 0.0)
+    top_k: int = rule(NON_NEGATIVE, "keep the k most likely tokens; 0 keeps all", 0)
+    top_p: float = rule(FRACTION, "keep the smallest set with this probability mass", 1.0)
+    min_p: float = rule(FRACTION, "drop tokens below this fraction of the most likely one", 0.0)
+    repetition_penalty: float = rule(
+        POSITIVE_NUMBER, "divide (or multiply, below 0) the logits of `penalty_tokens`", 1.0
+    )
+    penalty_tokens: tuple[int, ...] | None = rule(
+        TOKENS, "the distinct token ids of prompt and answer so far", None
+    )
+    seed: int = rule(INTEGER, "the draw is a pure function of (seed, position)", 0)
+    logprobs: bool = rule(FLAG, "reply the chosen token's log probability", False)
+    top_logprobs: int = rule(NON_NEGATIVE, "reply this many most likely tokens", 0)
+    suppress_tokens: tuple[int, ...] | None = rule(
+        TOKENS, "token ids that must not be chosen", None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardAndSample(Sampling, _HiddenInput, Request[SampledReply]):
+    """Run hidden states through the last stage's layers and the head, and choose a token.
+
+    On a worker that holds the whole model the layers have already run in `embed_and_forward`;
+    only the final norm, the head and the choice remain.
+    """
+
+    op: ClassVar[str] = "forward_and_sample"
+    roles: ClassVar[frozenset[Role]] = frozenset({Role.LAST})
+    reply: ClassVar[type[Reply]] = SampledReply
+
+    sample: bool = rule(FLAG, "false for a prefill chunk that needs no token", True)
+    hidden_b64: bytes = rule(BASE64, "base64 of the hidden states; always the last field")
+
+    def complaint(self) -> str | None:
+        """Tell what is wrong with the fields together."""
+        if self.repetition_penalty == 1:
+            return None
+        if self.penalty_tokens is None:
+            return (
+                f"'repetition_penalty' {self.repetition_penalty} needs 'penalty_tokens': send the "
+                "distinct token ids of prompt and answer so far"
+            )
+        if self.batch > 1:
+            return (
+                f"'repetition_penalty' needs a batch of 1 sequence, this one has {self.batch}: "
+                "send its sequences as requests of their own"
+            )
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detokenize(Request[TextReply]):
+    """Turn token ids into text; special tokens are left out."""
+
+    op: ClassVar[str] = "detokenize"
+    roles: ClassVar[frozenset[Role]] = frozenset({Role.LAST})
+    reply: ClassVar[type[Reply]] = TextReply
+
+    tokens: tuple[int, ...] = rule(TOKENS, "token ids")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateFull(Request[GeneratedReply]):
+    """Generate greedily on one worker that holds the whole model, for reference."""
+
+    op: ClassVar[str] = "generate_full"
+    roles: ClassVar[frozenset[Role]] = frozenset({Role.WHOLE})
+    reply: ClassVar[type[Reply]] = GeneratedReply
+
+    prompt: str = rule(TEXT, "plain text")
+    max_tokens: int = rule(POSITIVE, "the most tokens to generate")
+    prefill_chunk: int = rule(POSITIVE, "tokens per prefill chunk", 256)
+    ignore_eos: bool = rule(FLAG, "go on past end-of-sequence tokens", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release(Request[ReleasedReply]):
+    """Free the KV cache of `request_id`."""
+
+    op: ClassVar[str] = "release"
+    roles: ClassVar[frozenset[Role]] = ANY_ROLE
+    reply: ClassVar[type[Reply]] = ReleasedReply
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ping(Request[PongReply]):
+    """Ask whether the worker is there; answered at once, even during a long op."""
+
+    op: ClassVar[str] = "ping"
+    roles: ClassVar[frozenset[Role]] = ANY_ROLE
+    reply: ClassVar[type[Reply]] = PongReply
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shutdown(Request[ShutdownReply]):
+    """End the worker after the ops before it have been answered."""
+
+    op: ClassVar[str] = "shutdown"
+    roles: ClassVar[frozenset[Role]] = ANY_ROLE
+    reply: ClassVar[type[Reply]] = ShutdownReply
+
+
+OPS: dict[str, type[Request[Any]]] = {
+    request.op: request
+    for request in (
+        Tokenize,
+        EmbedAndForward,
+        DecodeStep,
+        ForwardRange,
+        ForwardAndSample,
+        Detokenize,
+        GenerateFull,
+        Release,
+        Ping,
+        Shutdown,
+    )
+}
