@@ -1,0 +1,1 @@
+"""What computes behind the ops: the stub and transformers."""

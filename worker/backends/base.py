@@ -1,0 +1,168 @@
+"""The few primitives that every op is composed of.
+
+`A` is what flows between primitives inside one backend: bytes in the stub, tensors in
+transformers. Handlers never look into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from worker.protocol.ops import Sampling
+from worker.protocol.payload import Hidden
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What the ready line tells about the loaded stage; see `worker.protocol.ready.Ready`."""
+
+    hidden_dim: int
+    hidden_dtype: str = "bfloat16"
+    vocab_size: int
+    eos_token_ids: tuple[int, ...] = ()
+    max_context: int | None = None
+    needs_tokens: bool = False
+    model_type: str | None = None
+    quantization: str = "bfloat16"
+    device: str = "cpu"
+    capabilities: tuple[str, ...] = ()
+    numerics: Mapping[str, str] = field(default_factory=dict)
+    kv_budget_bytes: int | None = None  # What all KV caches together may hold; not on the wire.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """A choice for each sequence of the batch.
+
+    Attributes:
+        token_ids: one id per sequence.
+        logprob: natural log of the first sequence's chosen probability, before any filter.
+        top_tokens: the most likely ids of the first sequence, where asked for.
+        top_logprobs: their log probabilities.
+    """
+
+    token_ids: tuple[int, ...]
+    logprob: float | None = None
+    top_tokens: tuple[int, ...] | None = None
+    top_logprobs: tuple[float, ...] | None = None
+
+
+class KVCache(Protocol):
+    """One request's keys, values and states on this stage; filled by `forward` alone."""
+
+    @property
+    def length(self) -> int:
+        """Positions held."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory held."""
+
+    def snapshot(self, floor: int) -> Any:
+        """Remember the present state; it survives a crop to `floor` and appends after it."""
+
+    def restore(self, snapshot: Any) -> None:
+        """Bring back the state of `snapshot`."""
+
+    def crop(self, length: int) -> None:
+        """Forget the positions from `length` on, exactly.
+
+        Raises:
+            CannotCrop: this architecture's state cannot be rolled back; nothing changed.
+        """
+
+
+class CannotCrop(Exception):
+    """The cache cannot go back to an earlier position; start the request anew."""
+
+
+class OutOfDeviceMemory(Exception):
+    """The device had no memory for an op; the op changed nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a message's rows stand.
+
+    Attributes:
+        position: absolute index of the first column.
+        batch: sequences.
+        seq_len: columns.
+        attention_mask: uint8 [batch, position + seq_len], 0 where padded; None: no padding.
+    """
+
+    position: int
+    batch: int
+    seq_len: int
+    attention_mask: bytes | None = None
+
+
+class StageBackend(Protocol[A]):
+    """One loaded stage. Weights and slice never change after construction."""
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What the stage is."""
+
+    @property
+    def keeps_caches(self) -> bool:
+        """Whether positions obey the session law (the stub keeps nothing and takes any)."""
+
+    def tokenize(self, prompt: str | None, messages: Sequence[dict[str, Any]] | None) -> list[int]:
+        """Return the token ids of a plain prompt or of chat messages.
+
+        Raises:
+            ProtocolError: no tokenizer, no chat template, an empty prompt, a refused message.
+        """
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of the ids, without special tokens."""
+
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Refuse ids outside the vocabulary.
+
+        Raises:
+            ProtocolError: `bad_field`, naming the index, the id and the limit.
+        """
+
+    def new_cache(self, batch: int) -> KVCache:
+        """Return an empty cache."""
+
+    def embed(self, tokens: Sequence[int], placement: Placement) -> A:
+        """Take token ids in; row-major [batch, seq_len]."""
+
+    def load(self, hidden: Hidden, tokens: Sequence[int] | None) -> A:
+        """Take hidden states in from the wire."""
+
+    def forward(self, inputs: A, cache: KVCache | None, placement: Placement) -> A:
+        """Run this stage's layers; a failure leaves the cache as it was.
+
+        On a last stage the result is ready for `sample`. A stage that holds the whole model runs
+        its layers on the output of `embed`, and passes the output of `load` through, because its
+        layers have run on that already.
+
+        Raises:
+            OutOfDeviceMemory: the cache is as before.
+        """
+
+    def dump(self, hidden: A, placement: Placement) -> Hidden:
+        """Give hidden states out to the wire."""
+
+    def sample(self, outputs: A, options: Sampling, placement: Placement) -> Sampled:
+        """Choose a token after the last row; the draw is a pure function of (seed, position)."""
+
+    def generate(
+        self, prompt: str, max_tokens: int, prefill_chunk: int, ignore_eos: bool
+    ) -> list[int]:
+        """Generate greedily with the whole model.
+
+        Raises:
+            ProtocolError: this backend has no whole model.
+        """
+
+    def warm_up(self) -> None:
+        """Run one forward, so that no request pays for one-time work."""

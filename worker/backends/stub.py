@@ -1,0 +1,181 @@
+"""A backend without a model: hashes in place of layers, as protocol.md's stub chapter fixes them.
+
+It starts in a fraction of a second, needs no torch, and gives the same bytes everywhere, so that
+the wire, the orchestrator and another language's worker can be tested against it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from worker.backends.base import KVCache, ModelFacts, Placement, Sampled
+from worker.protocol.capabilities import Capability
+from worker.protocol.ops import Sampling
+from worker.protocol.payload import BYTES_PER_ELEMENT, Hidden
+from worker.protocol.schema import ErrorCode, ProtocolError
+from worker.protocol.stage import StageSlice
+
+NUM_LAYERS = 128
+HIDDEN_DIM = 16
+VOCAB_SIZE = 32
+_ROW_BYTES = HIDDEN_DIM * BYTES_PER_ELEMENT["bfloat16"]
+
+
+@dataclass(frozen=True, slots=True)
+class NoCache:
+    """The cache of a backend that keeps nothing."""
+
+    length: int = 0
+    size_bytes: int = 0
+
+    def snapshot(self, floor: int) -> None:
+        """Remember nothing."""
+
+    def restore(self, snapshot: object) -> None:
+        """Bring back nothing."""
+
+    def crop(self, length: int) -> None:
+        """Do nothing; nothing is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class StubArray:
+    """What flows between the stub's primitives.
+
+    Attributes:
+        data: token ids as text before the first stage's hash, hidden states after it.
+        is_tokens: which of both.
+    """
+
+    data: bytes
+    is_tokens: bool = False
+
+
+class StubBackend:
+    """`StageBackend[StubArray]` over SHA-256."""
+
+    def __init__(self, own: StageSlice) -> None:
+        self._slice = own
+        self._facts = ModelFacts(
+            hidden_dim=HIDDEN_DIM,
+            vocab_size=VOCAB_SIZE,
+            model_type="stub",
+            quantization="stub",
+            capabilities=(Capability.PING, Capability.TOKENIZER),
+        )
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What the stage is."""
+        return self._facts
+
+    @property
+    def keeps_caches(self) -> bool:
+        """Return False: any position is taken."""
+        return False
+
+    def tokenize(
+        self, prompt: str | None, messages: Sequence[Mapping[str, Any]] | None
+    ) -> list[int]:
+        """Return for word i of the prompt its code points' sum mod 1024, plus i."""
+        if prompt is None:
+            raise ProtocolError(
+                ErrorCode.BAD_FIELD, "the stub has no chat template: give 'prompt', not 'messages'"
+            )
+        return [sum(map(ord, word)) % 1024 + i for i, word in enumerate(prompt.split())]
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the ids in decimal, joined by one space."""
+        return " ".join(map(str, tokens))
+
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Accept every id: the stub's tokenizer gives ids past its vocabulary."""
+
+    def new_cache(self, batch: int) -> KVCache:
+        """Return a cache that stays empty."""
+        return NoCache()
+
+    def embed(self, tokens: Sequence[int], placement: Placement) -> StubArray:
+        """Take token ids in, as decimal text joined by commas."""
+        return StubArray(",".join(map(str, tokens)).encode("ascii"), is_tokens=True)
+
+    def load(self, hidden: Hidden, tokens: Sequence[int] | None) -> StubArray:
+        """Take hidden states in, as they are.
+
+        Raises:
+            ProtocolError: `bad_field`: another shape than the stub's.
+        """
+        expected = (hidden.batch, hidden.seq_len, HIDDEN_DIM)
+        if hidden.shape != expected:
+            raise ProtocolError(
+                ErrorCode.BAD_FIELD,
+                f"hidden_shape is {list(hidden.shape)}, this stage takes [batch, seq_len, "
+                f"hidden_dim] = {list(expected)}: pass on what the stage before replied",
+            )
+        return StubArray(hidden.data)
+
+    def forward(self, inputs: StubArray, cache: KVCache | None, placement: Placement) -> StubArray:
+        """Hash on a first or middle stage; pass through on a last one."""
+        if inputs.is_tokens:
+            seed = _hash(b"pp-stub:%d|" % placement.position + inputs.data)
+        elif self._slice.is_last:
+            return inputs
+        else:
+            seed = _hash(b"pp-stub-fr:" + _le8(placement.position) + inputs.data)
+        return StubArray(_stretch(seed, placement.batch * placement.seq_len * _ROW_BYTES))
+
+    def dump(self, hidden: StubArray, placement: Placement) -> Hidden:
+        """Give hidden states out, as they are."""
+        batch, seq_len = placement.batch, placement.seq_len
+        return Hidden(hidden.data, (batch, seq_len, HIDDEN_DIM), "bfloat16", batch, seq_len)
+
+    def sample(self, outputs: StubArray, options: Sampling, placement: Placement) -> Sampled:
+        """Return a token that is a pure function of hidden states and position.
+
+        With a batch, each sequence's rows are hashed on their own.
+        """
+        size = len(outputs.data) // placement.batch
+        rows = (outputs.data[i * size : (i + 1) * size] for i in range(placement.batch))
+        head = b"pp-stub-sample:" + _le8(placement.position)
+        return Sampled(
+            token_ids=tuple(
+                int.from_bytes(_hash(head + row)[:4], "little") % VOCAB_SIZE for row in rows
+            )
+        )
+
+    def generate(
+        self, prompt: str, max_tokens: int, prefill_chunk: int, ignore_eos: bool
+    ) -> list[int]:
+        """Refuse.
+
+        Raises:
+            ProtocolError: always; the stub has no model.
+        """
+        raise ProtocolError(
+            ErrorCode.BAD_FIELD, "op 'generate_full' requires a real model: start without --stub"
+        )
+
+    def warm_up(self) -> None:
+        """Do nothing; there is no one-time work."""
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _le8(position: int) -> bytes:
+    try:
+        return position.to_bytes(8, "little")
+    except OverflowError:
+        raise ProtocolError(
+            ErrorCode.BAD_POSITION, f"position {position} is past 2**64 - 1: give a smaller one"
+        ) from None
+
+
+def _stretch(seed: bytes, num_bytes: int) -> bytes:
+    """Return the first `num_bytes` of H(seed + le8(0)) + H(seed + le8(1)) + ..."""
+    blocks = range(-(-num_bytes // hashlib.sha256().digest_size))
+    return b"".join(_hash(seed + _le8(i)) for i in blocks)[:num_bytes]

@@ -1,0 +1,144 @@
+"""The worker's command line: every option, how it is read, what it means."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from typing import Any, NoReturn
+
+from worker import __version__
+from worker.failures import UsageError
+from worker.protocol.exits import ExitCode
+
+QUANTIZATIONS = ("bfloat16", "int8", "nf4")
+
+_UNITS = {
+    "": 1,
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate(("", "K", "M", "G", "T"))},
+    **{f"{prefix}iB": 1024**power for power, prefix in enumerate(("K", "M", "G", "T"), start=1)},
+}
+_UNITS_BY_LOWER = {unit.lower(): factor for unit, factor in _UNITS.items()}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see python -m worker --help)")
+
+
+def as_count(text: str) -> int:
+    """Read a whole number from 0 on."""
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    return int(text)
+
+
+def as_positive(text: str) -> int:
+    """Read a whole number from 1 on."""
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def as_seconds(text: str) -> float:
+    """Read a positive number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+    return value
+
+
+def as_flag(text: str) -> bool:
+    """Read a switch: 1 or 0, true or false, yes or no."""
+    known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if text.lower() not in known:
+        raise argparse.ArgumentTypeError(f"{text!r} must be 1 or 0")
+    return known[text.lower()]
+
+
+def as_device(text: str) -> str:
+    """Read a device's name."""
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of auto, cpu, cuda, cuda:N, mps")
+    return text
+
+
+def as_size(text: str) -> int:
+    """Read a size in bytes, with a unit or without."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)", text)
+    factor = _UNITS_BY_LOWER.get(match[2].lower()) if match else None
+    if match is None or factor is None or int(float(match[1]) * factor) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 20GiB, 512MiB or 8GB")
+    return int(float(match[1]) * factor)
+
+
+_Options = dict[str, dict[str, Any]]
+_MODEL: _Options = {
+    "--model-id": {"metavar": "M", "help": "local folder or hub id (env MODEL)"},
+    "--revision": {"metavar": "R", "help": "branch, tag or commit on the hub"},
+    "--quantization": {"choices": QUANTIZATIONS, "help": "weights in memory (bfloat16)"},
+    "--max-context": {"type": as_positive, "metavar": "N", "help": "positions of one request"},
+    "--trust-remote-code": {"action": "store_true", "help": "run code that comes with the model"},
+    "--stub": {"action": "store_true", "help": "no model, hashes (env PP_WORKER_STUB=1)"},
+}
+_LAYERS: _Options = {
+    "--stage": {"type": as_count, "metavar": "I", "help": "which even share, from 0 (env STAGE)"},
+    "--num-stages": {"type": as_positive, "metavar": "N", "help": "shares (env NUM_STAGES)"},
+    "--shard-start": {"type": as_count, "metavar": "A", "help": "or: the first layer"},
+    "--shard-end": {"type": as_positive, "metavar": "B", "help": "and one past the last layer"},
+}
+_MACHINE: _Options = {
+    "--device": {"type": as_device, "metavar": "D", "help": "auto, cpu, cuda, cuda:N, mps (auto)"},
+    "--threads": {"type": as_positive, "metavar": "N", "help": "compute threads on a CPU"},
+    "--memory-limit": {
+        "dest": "memory_limit_bytes",
+        "type": as_size,
+        "metavar": "SIZE",
+        "help": "the most the stage may use, as 20GiB",
+    },
+    "--prefill-chunk": {
+        "type": as_positive,
+        "metavar": "N",
+        "help": "the most tokens in one op, for the memory check (256)",
+    },
+    "--max-sessions": {"type": as_positive, "metavar": "N", "help": "KV caches held (64)"},
+    "--kv-budget": {
+        "dest": "kv_budget_bytes",
+        "type": as_size,
+        "metavar": "SIZE",
+        "help": "the most all KV caches may hold together, as 4GiB",
+    },
+    "--no-mmap": {"dest": "mmap", "action": "store_false", "help": "read weights, map no files"},
+}
+_LINK: _Options = {
+    "--nonce": {"metavar": "TEXT", "help": "repeated in `starting`; makes the starter the owner"},
+    "--lease-s": {"type": as_seconds, "metavar": "S", "help": "end after a silence this long"},
+    "--heartbeat-s": {"type": as_seconds, "metavar": "S", "help": "between heartbeats (30)"},
+    "--download-progress-s": {
+        "type": as_seconds,
+        "metavar": "S",
+        "help": "between progress events (10; env PP_DOWNLOAD_PROGRESS_INTERVAL_SECS)",
+    },
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line; the environment variable of an option stands in its help."""
+    found = _Parser(
+        prog="python -m worker",
+        description="Serve one stage of a model: ops as JSON lines on stdin, answers on stdout.",
+        epilog="protocol.md describes the lines; exit codes: "
+        + "; ".join(f"{code.value} {code.meaning}" for code in ExitCode),
+        allow_abbrev=False,
+    )
+    groups = (_MODEL, _LAYERS, _MACHINE, _LINK)
+    for title, options in zip(("model", "layers", "machine", "link"), groups, strict=True):
+        group = found.add_argument_group(title)
+        for flag, settings in options.items():
+            # None tells "not given" from a given default; the defaults are WorkerConfig's.
+            group.add_argument(flag, **{"default": None, **settings})
+    found.add_argument("--version", action="version", version=f"stageline worker {__version__}")
+    return found
