@@ -1,0 +1,41 @@
+"""Serve a stage with PyTorch and the model's own forward from transformers.
+
+This file imports neither: the events around the slow imports must be out before them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+from worker.backends.base import StageBackend
+from worker.config import WorkerConfig
+from worker.protocol.events import Event, Imported, Importing
+from worker.protocol.roles import StageIdentity
+
+
+def open_stage(
+    config: WorkerConfig, emit: Callable[[Event], None]
+) -> tuple[StageIdentity, StageBackend[Any]]:
+    """Find, check, fetch and load the stage that `config` names, and warm it up.
+
+    Raises:
+        LoadFailed: it cannot be opened; one sentence and the exit code.
+    """
+    with _imported("torch", emit):
+        importlib.import_module("torch")
+    with _imported("transformers", emit):
+        # transformers imports its parts when they are first used: by the modules of this package
+        from worker.backends.transformers.opening import open_backend
+    return open_backend(config, emit)
+
+
+@contextmanager
+def _imported(library: str, emit: Callable[[Event], None]) -> Iterator[None]:
+    emit(Importing(library=library))
+    began_s = perf_counter()
+    yield
+    emit(Imported(library=library, elapsed_ms=round((perf_counter() - began_s) * 1e3, 1)))

@@ -1,0 +1,188 @@
+"""The primitives of `StageBackend`, on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from worker.backends.base import KVCache, ModelFacts, Placement, Sampled
+from worker.backends.transformers import wire
+from worker.backends.transformers.cache import RequestCache
+from worker.backends.transformers.memory_failures import memory_failures
+from worker.backends.transformers.rows import Rows
+from worker.model import sampling
+from worker.model.run import StageRunner
+from worker.model.text import TextCodec
+from worker.protocol.capabilities import Capability
+from worker.protocol.ops import Sampling
+from worker.protocol.payload import Hidden
+from worker.protocol.schema import ErrorCode, ProtocolError
+
+
+class TransformersBackend:
+    """One loaded stage. See `StageBackend` for what the methods promise."""
+
+    keeps_caches = True
+
+    def __init__(self, runner: StageRunner, text: TextCodec, facts: ModelFacts) -> None:
+        self._runner = runner
+        self._text = text
+        self._facts = facts
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What the stage is."""
+        return self._facts
+
+    def tokenize(self, prompt: str | None, messages: Sequence[dict[str, Any]] | None) -> list[int]:
+        """Return the ids of a plain prompt, or of messages through the chat template."""
+        if messages is not None:
+            return self._text.encode_messages(messages)
+        return self._text.encode_prompt(prompt or "")
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of the ids, without special tokens."""
+        return self._text.decode(tokens)
+
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Refuse ids outside the vocabulary."""
+        limit = self._facts.vocab_size
+        for index, token in enumerate(tokens):
+            if not 0 <= token < limit:
+                raise ProtocolError(
+                    ErrorCode.BAD_FIELD,
+                    f"token id {token} at index {index} is outside the vocabulary; ids must be "
+                    f"from 0 to {limit - 1}",
+                )
+
+    def new_cache(self, batch: int) -> RequestCache:
+        """Return an empty cache; it takes the batch from its first op."""
+        return RequestCache(self._runner.new_cache(max_length=self._facts.max_context))
+
+    def embed(self, tokens: Sequence[int], placement: Placement) -> Rows:
+        """Take ids in; the embeddings are looked up in `forward`."""
+        return Rows(_ids(tokens, placement.batch), "ids")
+
+    def load(self, hidden: Hidden, tokens: Sequence[int] | None) -> Rows:
+        """Take hidden states in from the wire, with their ids where the model needs them."""
+        values = wire.to_tensor(hidden, self._runner.width)
+        if not self._runner.needs_tokens:
+            return Rows(values, "hidden")
+        rows = hidden.batch * hidden.seq_len
+        if tokens is None or len(tokens) != rows:
+            seen = "none" if tokens is None else str(len(tokens))
+            raise ProtocolError(
+                ErrorCode.BAD_FIELD,
+                f"'tokens' holds {seen} of the {rows} token ids of these rows; this model needs "
+                "them on every stage, send them along",
+            )
+        self.check_tokens(tokens)
+        return Rows(values, "hidden", _ids(tokens, hidden.batch))
+
+    def forward(self, inputs: Rows, cache: KVCache | None, placement: Placement) -> Rows:
+        """Run this stage's layers; a failure leaves the cache as it was."""
+        runner = self._runner
+        if runner.stage.is_whole and inputs.kind == "hidden":
+            return inputs
+        wants_logits = runner.stage.is_last and not runner.stage.is_whole
+        mask = self._mask(placement)
+        positions = None if mask is None else wire.to_position_ids(mask, placement.seq_len)
+        kept = cache.cache if isinstance(cache, RequestCache) else None
+        with memory_failures():
+            values = runner.forward(
+                inputs.values,
+                kept,
+                tokens=inputs.tokens,
+                attention_mask=mask,
+                position_ids=positions,
+                want="logits" if wants_logits else "hidden",
+            )
+        if wants_logits:
+            return Rows(values, "logits")
+        try:
+            self._require_finite(values, mask, placement)
+        except ProtocolError:
+            if cache is not None:
+                cache.crop(placement.position)
+            raise
+        return Rows(values, "hidden")
+
+    def dump(self, hidden: Rows, placement: Placement) -> Hidden:
+        """Give hidden states out to the wire."""
+        return wire.to_hidden(hidden.values)
+
+    def sample(self, outputs: Rows, options: Sampling, placement: Placement) -> Sampled:
+        """Choose the token after the last row."""
+        with memory_failures():
+            logits = outputs.values
+            if outputs.kind != "logits":
+                logits = self._runner.head(logits)
+            return sampling.choose(logits, options, placement.position + placement.seq_len)
+
+    def generate(
+        self, prompt: str, max_tokens: int, prefill_chunk: int, ignore_eos: bool
+    ) -> list[int]:
+        """Generate greedily with the whole model; an end token that stops it is included."""
+        tokens = self._text.encode_prompt(prompt)
+        limit = self._facts.max_context
+        if limit is not None and len(tokens) + max_tokens > limit:
+            raise ProtocolError(
+                ErrorCode.CONTEXT_FULL,
+                f"{len(tokens)} prompt tokens and {max_tokens} new ones pass this worker's limit "
+                f"of {limit}; shorten the prompt or ask for fewer",
+            )
+        ends = frozenset() if ignore_eos else frozenset(self._facts.eos_token_ids)
+        cache = self._runner.new_cache(max_length=limit)
+        new: list[int] = []
+        chunks = [tokens[i : i + prefill_chunk] for i in range(0, len(tokens), prefill_chunk)]
+        while chunks:
+            with memory_failures():
+                logits = self._runner.forward(_ids(chunks.pop(0), 1), cache, want="logits")
+                if chunks:
+                    continue
+                new.extend(sampling.choose(logits, Sampling(), len(tokens) + len(new)).token_ids)
+            if len(new) < max_tokens and new[-1] not in ends:
+                chunks.append(new[-1:])
+        return new
+
+    def warm_up(self) -> None:
+        """Run one forward, so that no request pays for one-time work."""
+        with memory_failures():
+            self._runner.warm_up()
+
+    def _mask(self, placement: Placement) -> torch.Tensor | None:
+        if placement.attention_mask is None:
+            return None
+        mask = wire.to_mask(placement.attention_mask, placement.batch)
+        if mask is not None and Capability.PADDING not in self._facts.capabilities:
+            raise ProtocolError(
+                ErrorCode.BAD_FIELD,
+                "this model takes no attention mask, so it cannot tell padding from text; send "
+                "its sequences as requests of their own",
+            )
+        return mask
+
+    def _require_finite(
+        self, values: torch.Tensor, mask: torch.Tensor | None, placement: Placement
+    ) -> None:
+        """Find broken numbers where they arise, not as odd text after the last stage."""
+        if bool(torch.isfinite(values).all()):
+            return
+        if mask is not None:
+            # rows of padding attend to nothing, and may hold anything
+            values = values[mask[:, -placement.seq_len :].bool().to(values.device)]
+        bad = int(values.numel() - torch.isfinite(values).sum())
+        if bad:
+            raise ProtocolError(
+                ErrorCode.INTERNAL,
+                f"layers {self._runner.stage} gave {bad} values of {values.numel()} that are nan "
+                f"or inf at positions {placement.position}:"
+                f"{placement.position + placement.seq_len}; check the stages before this one and "
+                "the model's files, or run it at --quantization bfloat16",
+            )
+
+
+def _ids(tokens: Sequence[int], batch: int) -> torch.Tensor:
+    return torch.tensor(tokens, dtype=torch.long).reshape(batch, -1)

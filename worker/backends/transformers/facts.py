@@ -1,0 +1,91 @@
+"""Say what a loaded stage is and can, for the ready line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from worker.backends.base import ModelFacts
+from worker.model.eos import eos_token_ids
+from worker.model.load import LoadedStage
+from worker.model.run import StageRunner
+from worker.model.text import TextCodec
+from worker.protocol.capabilities import Capability
+
+
+def model_facts(
+    folder: Path,
+    loaded: LoadedStage,
+    runner: StageRunner,
+    text: TextCodec,
+    *,
+    max_context: int,
+    kv_budget_bytes: int | None,
+) -> ModelFacts:
+    """Return the facts; runs two positions to learn what the cache can do."""
+    config = loaded.architecture.config
+    return ModelFacts(
+        hidden_dim=runner.width,
+        hidden_dtype="float32" if runner.wire_dtype is torch.float32 else "bfloat16",
+        vocab_size=int(loaded.architecture.text_config.vocab_size),
+        eos_token_ids=eos_token_ids(folder, config, text.tokenizer),
+        max_context=max_context,
+        needs_tokens=runner.needs_tokens,
+        model_type=str(config.model_type),
+        quantization=loaded.options.quantization,
+        device=loaded.options.device,
+        capabilities=_capabilities(loaded, runner, text),
+        numerics=_numerics(loaded),
+        kv_budget_bytes=kv_budget_bytes,
+    )
+
+
+def _capabilities(loaded: LoadedStage, runner: StageRunner, text: TextCodec) -> tuple[str, ...]:
+    """Name the optional parts of the protocol that this stage speaks."""
+    names = [Capability.PING]
+    if loaded.stage.is_last:
+        names += [Capability.SAMPLING, Capability.LOGPROBS, Capability.CHUNKED_PREFILL]
+    if text.tokenizer is not None:
+        names += [Capability.TOKENIZER]
+    if text.has_chat_template:
+        names += [Capability.CHAT_TEMPLATE]
+    if runner.takes_mask:
+        names += [Capability.PADDING]
+    if _can_crop(loaded, runner):
+        names += [Capability.CROP]
+    return tuple(name.value for name in names)
+
+
+def _can_crop(loaded: LoadedStage, runner: StageRunner) -> bool:
+    """See whether a cache of two ops can go back to before the first."""
+    cache = runner.new_cache(max_length=2)
+    ids = torch.zeros(1, 1, dtype=torch.long)
+    rows = torch.zeros(1, 1, runner.width, dtype=runner.wire_dtype)
+    for _ in range(2):
+        runner.forward(
+            ids if loaded.stage.is_first else rows,
+            cache,
+            tokens=ids if runner.needs_tokens else None,
+            want="logits" if loaded.stage.is_last else "hidden",
+        )
+    return cache.can_crop(0)
+
+
+def _numerics(loaded: LoadedStage) -> dict[str, str]:
+    """Name what decides the bits of a result, beside the weights."""
+    config = loaded.model.config
+    quantization = loaded.options.quantization
+    found = {
+        "weights": str(loaded.model.dtype).removeprefix("torch."),
+        "linear": "torch" if quantization == "bfloat16" else f"bitsandbytes {quantization}",
+        "attention": str(config._attn_implementation),
+        "torch": torch.__version__,
+    }
+    if loaded.options.device == "cpu":
+        found["cpu"] = torch.backends.cpu.get_cpu_capability()
+        found["threads"] = str(torch.get_num_threads())
+    experts = getattr(config, "_experts_implementation", None)
+    if experts is not None and hasattr(loaded.architecture.text_config, "num_experts_per_tok"):
+        found["experts"] = str(experts)
+    return found | dict(loaded.numerics)

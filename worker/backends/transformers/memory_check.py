@@ -1,0 +1,51 @@
+"""See whether a planned stage fits, before any weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from worker.config import WorkerConfig
+from worker.model.limits import free_memory
+from worker.model.load import StageRequest
+from worker.model.memory import MemoryEstimate, estimate_memory
+from worker.model.refusal import check_memory
+from worker.protocol.events import Event, MemoryCheck
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """What a stage needs, and what all its KV caches together may hold."""
+
+    need: MemoryEstimate
+    kv_budget_bytes: int
+
+
+def check_stage_memory(
+    request: StageRequest, config: WorkerConfig, max_context: int, emit: Callable[[Event], None]
+) -> StageMemory:
+    """Tell the figures as an event, and refuse what cannot fit.
+
+    Raises:
+        LoadFailed: with the parts, the sum and what is free; exit code 4.
+    """
+    device = request.options.device
+    need = estimate_memory(request, max_context=max_context, prefill_chunk=config.prefill_chunk)
+    free = free_memory(device, config.memory_limit_bytes)
+    emit(
+        MemoryCheck(
+            device=device,
+            fits=need.need_bytes <= free.free_bytes,
+            weights_bytes=need.weights_bytes,
+            kv_bytes=need.kv_bytes,
+            scratch_bytes=need.scratch_bytes,
+            process_bytes=need.process_bytes,
+            need_bytes=need.need_bytes,
+            free_bytes=free.free_bytes,
+            limit=free.limit,
+        )
+    )
+    check_memory(request, need, free)
+    # One request at full length always fits; of what is left over, others get half.
+    spare_bytes = (free.free_bytes - need.need_bytes) // 2
+    return StageMemory(need, need.kv_bytes + spare_bytes)

@@ -1,0 +1,1 @@
+"""Slice, load and run part of a transformers model."""

@@ -1,0 +1,162 @@
+"""Tensors that are read from their file only when the loader asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from worker.weights.index import CheckpointError, CheckpointIndex, TensorEntry
+
+
+class OpenFiles:
+    """Open SafeTensors files of one folder, each at its first use; a context manager.
+
+    With `mmap`, tensors are views of the mapped file: no private memory, and the pages are
+    shared between the stages of one machine. Without, they are read into private memory.
+    """
+
+    def __init__(self, folder: Path, *, mmap: bool) -> None:
+        self._folder = folder
+        self._mmap = mmap
+        self._open: dict[tuple[str, str], Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for handle in self._open.values():
+            handle.__exit__(kind, error, trace)
+        self._open.clear()
+
+    def tensor(self, entry: TensorEntry, *, copied: bool = False) -> torch.Tensor:
+        """Read one tensor; into private memory where `copied`, even from a mapped file.
+
+        Raises:
+            CheckpointError: the file cannot be read.
+        """
+        path = self._folder / entry.file
+        backend = "mmap" if self._mmap and not copied else "pread"
+        key = (entry.file, backend)
+        try:
+            if key not in self._open:
+                self._open[key] = safe_open(
+                    str(path), framework="pt", device="cpu", backend=backend
+                )
+            found: torch.Tensor = self._open[key].get_tensor(entry.name)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"{path} cannot be read ({error}); fetch the model again"
+            ) from error
+        return found
+
+
+class LazyTensor:
+    """What transformers' loader takes for a SafeTensors slice: `lazy[...]` reads it.
+
+    A tensor that the loader converts is `copied`: pages of a mapped file would stay resident
+    beside the result for as long as any other tensor of that file is in use.
+    """
+
+    __slots__ = ("_copied", "_entry", "_files", "_on_read")
+
+    def __init__(
+        self,
+        files: OpenFiles,
+        entry: TensorEntry,
+        on_read: Callable[[TensorEntry], None],
+        *,
+        copied: bool,
+    ) -> None:
+        self._files = files
+        self._entry = entry
+        self._on_read = on_read
+        self._copied = copied
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        tensor = self._files.tensor(self._entry, copied=self._copied)[index]
+        self._on_read(self._entry)
+        return tensor
+
+    def get_shape(self) -> list[int]:
+        """Return the shape, from the header."""
+        return list(self._entry.shape)
+
+    def get_dtype(self) -> str:
+        """Return the SafeTensors name of the dtype, from the header."""
+        return self._entry.dtype
+
+
+class StackedTensor:
+    """Takes the place of one tensor for each expert; `stacked[...]` reads them into one.
+
+    The library stacks and joins whole lists of tensors, which takes three times their memory:
+    45 GB for a layer of 256 large experts. Here each goes to its place as it is read.
+    """
+
+    def __init__(self, blocks: list[list[LazyTensor]]) -> None:
+        self._blocks = blocks
+
+    def __len__(self) -> int:
+        return len(self._blocks[0])
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for parts in zip(*self._blocks, strict=True):
+            yield torch.cat([part[...] for part in parts])
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        for i, expert in enumerate(self):
+            if i == 0:
+                whole = expert.new_empty((len(self), *expert.shape))
+            whole[i] = expert
+        return whole[index]
+
+    def get_shape(self) -> list[int]:
+        """Return the shape of the whole, from the headers."""
+        shapes = [block[0].get_shape() for block in self._blocks]
+        return [len(self), sum(shape[0] for shape in shapes), *shapes[0][1:]]
+
+    def get_dtype(self) -> str:
+        """Return the SafeTensors name of the dtype, from the header."""
+        return self._blocks[0][0].get_dtype()
+
+
+def lazy_tensors(
+    index: CheckpointIndex,
+    names: dict[str, str],
+    files: OpenFiles,
+    on_bytes: Callable[[int, int], None] | None,
+    *,
+    copied: Collection[str] = (),
+) -> dict[str, LazyTensor]:
+    """Return `{name the loader sees: lazy tensor}` for `{that name: checkpoint name}`.
+
+    `on_bytes(done, total)` is called after each tensor is read. The loader changes the tensors
+    it sees under the names in `copied`, and those that are not stored as bfloat16.
+
+    Raises:
+        CheckpointError: a file that is needed is missing or broken.
+    """
+    entries = {seen: index.entry(stored) for seen, stored in names.items()}
+    total_bytes = sum(entry.size_bytes for entry in entries.values())
+    done_bytes = 0
+
+    def on_read(entry: TensorEntry) -> None:
+        nonlocal done_bytes
+        done_bytes += entry.size_bytes
+        if on_bytes is not None:
+            on_bytes(done_bytes, total_bytes)
+
+    return {
+        seen: LazyTensor(files, entry, on_read, copied=seen in copied or entry.dtype != "BF16")
+        for seen, entry in entries.items()
+    }

@@ -1,0 +1,232 @@
+"""Load the layers of one stage, and nothing else, into memory."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import PreTrainedModel
+
+from worker.model import internals
+from worker.model.architecture import Architecture, check_quantization
+from worker.model.errors import LoadError
+from worker.model.heap import return_free_memory
+from worker.model.layout import HiddenLayout
+from worker.model.lazy import OpenFiles, StackedTensor, lazy_tensors
+from worker.model.plan import WEIGHT_DTYPE, StagePlan, plan_stage
+from worker.model.slicing import SlicedParts, stage_class, stage_parts
+from worker.model.support import Mode, Support, support_for
+from worker.protocol.stage import StageSlice
+from worker.weights.index import CheckpointError, CheckpointIndex
+
+Quantization = Literal["bfloat16", "int8", "nf4"]
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How to load. `mode` None means: as the model type needs (see `support_for`)."""
+
+    quantization: Quantization = "bfloat16"
+    device: str = "cpu"
+    mmap: bool = True
+    trust_remote_code: bool = False
+    mode: Mode | None = None
+    attention: str | None = None
+
+
+@dataclass(frozen=True)
+class StageRequest:
+    """What is known before weights are read: config, support, index and plan."""
+
+    folder: Path
+    options: LoadOptions
+    support: Support
+    index: CheckpointIndex
+    plan: StagePlan
+
+
+@dataclass(frozen=True)
+class LoadedStage:
+    """One stage in memory. Weights and slice do not change after this."""
+
+    model: PreTrainedModel
+    architecture: Architecture
+    sliced: SlicedParts
+    layout: HiddenLayout
+    support: Support
+    options: LoadOptions
+    read_bytes: int
+    weight_bytes: int
+    notes: tuple[str, ...] = ()
+    numerics: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def stage(self) -> StageSlice:
+        """The layers it holds."""
+        return self.sliced.stage
+
+
+def prepare_stage(folder: Path, stage: StageSlice, options: LoadOptions) -> StageRequest:
+    """Check and plan a stage without reading any weight.
+
+    Raises:
+        UnsupportedModel: the model, the slice or the quantization cannot be served.
+        CheckpointError: there are no usable weights in `folder`.
+    """
+    architecture = Architecture.read(folder, trust_remote_code=options.trust_remote_code)
+    check_quantization(architecture.config, options.quantization)
+    index = CheckpointIndex.read(folder)
+    if options.mode is None:
+        support = support_for(architecture)
+        support.check()
+    else:
+        support = Support(str(architecture.config.model_type), options.mode, source="option")
+    plan = plan_stage(architecture, index.names, stage, needs_tokens=support.mode.needs_tokens)
+    return StageRequest(folder, options, support, index, plan)
+
+
+def load_stage(
+    folder: Path,
+    stage: StageSlice,
+    options: LoadOptions,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> LoadedStage:
+    """Load `stage` of the model in `folder`; `progress(bytes_done, bytes_total)` as it goes.
+
+    Raises:
+        UnsupportedModel, CheckpointError: see `prepare_stage`.
+        LoadError: the weights read do not make a complete stage.
+    """
+    return load_prepared(prepare_stage(folder, stage, options), progress=progress)
+
+
+def load_prepared(
+    request: StageRequest, *, progress: Callable[[int, int], None] | None = None
+) -> LoadedStage:
+    """Read the weights of a prepared stage.
+
+    Raises:
+        CheckpointError, LoadError: see `load_stage`.
+    """
+    plan, options = request.plan, request.options
+    names = {name: name for name in plan.tensors.parameters} | plan.tensors.aliases
+    # what is quantized is copied anyway, and mapped pages would count as resident beside it
+    mmap = options.mmap and options.quantization == "bfloat16"
+    shared = Counter(plan.tensors.parameters.values())
+    merged = [name for name, target in plan.tensors.parameters.items() if shared[target] > 1]
+    with OpenFiles(request.folder, mmap=mmap) as files:
+        tensors: dict[str, Any] = dict(
+            lazy_tensors(request.index, names, files, progress, copied=merged)
+        )
+        if internals.declared_quantization(plan.architecture.config) is None:
+            _stack_experts(plan, tensors)
+        read_bytes = plan.tensors.total_bytes(request.index)
+        model = _from_pretrained(plan, options, tensors)
+    model.eval()
+    notes: tuple[str, ...] = ()
+    numerics: dict[str, str] = {}
+    scale_bytes = 0
+    if options.quantization != "bfloat16":
+        from worker.model import quantize
+
+        choice = quantize.finish(model)
+        notes, numerics = choice.notes, choice.numerics
+        scale_bytes = quantize.scale_bytes(model)
+    return_free_memory()
+    return LoadedStage(
+        model=model,
+        architecture=plan.architecture,
+        sliced=stage_parts(model),
+        layout=plan.layout,
+        support=request.support,
+        options=options,
+        read_bytes=read_bytes,
+        weight_bytes=_weight_bytes(model) + scale_bytes,
+        notes=notes,
+        numerics=numerics,
+    )
+
+
+def _stack_experts(plan: StagePlan, tensors: dict[str, Any]) -> None:
+    """Put one tensor that reads all experts in the place of one tensor for each."""
+    stacked = internals.stacked_sources(plan.model, plan.tensors.parameters)
+    for target, blocks in stacked.items():
+        tensors[target] = StackedTensor([[tensors.pop(name) for name in b] for b in blocks])
+
+
+def _from_pretrained(
+    plan: StagePlan, options: LoadOptions, tensors: dict[str, Any]
+) -> PreTrainedModel:
+    """Run the library's own loader over the sliced class."""
+    kwargs: dict[str, Any] = {}
+    if options.quantization != "bfloat16":
+        from worker.model import quantize
+        from worker.model.experts import ExpertStream
+
+        config, more = quantize.quantization_for(options, plan)
+        kwargs |= more | {"quantization_config": config}
+        for name in config.choice.experts:
+            if isinstance(tensors.get(name), StackedTensor):
+                tensors[name] = ExpertStream(tensors[name])
+    if options.attention is not None:
+        kwargs["attn_implementation"] = options.attention
+    if options.device != "cpu" and "device_map" not in kwargs:
+        kwargs["device_map"] = {"": options.device}
+    sliced_class = stage_class(
+        plan.architecture.model_class,
+        plan.sliced.stage,
+        needs_tokens=plan.sliced.needs_tokens,
+    )
+    build: Any = sliced_class
+    model: PreTrainedModel
+    report: dict[str, Any]
+    try:
+        with internals.one_tensor_at_a_time():
+            model, report = build.from_pretrained(
+                None,
+                config=copy.deepcopy(plan.architecture.config),
+                state_dict=tensors,
+                dtype=WEIGHT_DTYPE,
+                output_loading_info=True,
+                **kwargs,
+            )
+    except (CheckpointError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # the loader raises whatever its conversions raise
+        raise LoadError(
+            f"loading layers {plan.sliced.stage} failed ({_first_line(error)}); "
+            "fetch the model again, or report it with the traceback from stderr"
+        ) from error
+    _check_report(report, plan.sliced.stage)
+    return model
+
+
+def _check_report(report: dict[str, Any], stage: StageSlice) -> None:
+    """Every load ends here: nothing may be missing, unexpected or of another shape."""
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        found = sorted(str(key) for key in report.get(kind) or ())
+        if found:
+            more = f" and {len(found) - 1} more" if found[1:] else ""
+            raise LoadError(
+                f"loading layers {stage} ended with {kind.replace('_', ' ')}: {found[0]}{more}; "
+                "config.json and weights do not belong together, fetch the model again"
+            )
+
+
+def _weight_bytes(model: PreTrainedModel) -> int:
+    """Bytes of all parameters and buffers, shared storage counted once."""
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.numel() * tensor.element_size()
+        for tensor in (*model.parameters(), *model.buffers())
+    }
+    return sum(storages.values())
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,155 @@
+"""Predict the memory of a planned stage before anything is read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from worker.model import internals
+from worker.model.dry_run import DryRun, dry_run
+from worker.model.load import StageRequest
+from worker.model.plan import WEIGHT_DTYPE
+from worker.model.quantize import QuantizationChoice, choose
+from worker.model.weight_size import WeightSize, weight_size
+from worker.weights.index import CheckpointError
+
+_MIB = 1 << 20
+# Measured with tools/load_memory.py: what becomes resident between this check and the first
+# tokens besides weights, cache and activations (lazy imports, code pages, thread arenas).
+_PROCESS_BYTES = {"bfloat16": 24 * _MIB, "int8": 32 * _MIB, "nf4": 32 * _MIB}
+# allocators round up and keep a little of what is freed
+_ACTIVATION_FACTOR = 1.6
+_SLACK_BYTES = 16 * _MIB
+# int8 arithmetic for each output element: an int32 product and its float32 scalings
+_INT8_OUTPUT_BYTES = 18
+_INT8_INPUT_BYTES = 4
+# measured: a tokenizer.json of 3.4 MiB becomes 46 MiB, the tokenizer's own library included
+_TOKENIZER_FACTOR = 13
+_PACKING_BYTES = 8 * _MIB
+# bitsandbytes' repacking of nf4 weights for AVX-512 makes int32 and uint8 temporaries
+_REPACK_BYTES_PER_ELEMENT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """What a stage needs beyond what its process holds already.
+
+    Attributes:
+        weights_bytes: parameters and buffers at the chosen quantization.
+        kv_bytes: the cache of one request at the maximum context.
+        scratch_bytes: activations of a prefill chunk, or temporaries of loading if those are more.
+        process_bytes: libraries, tokenizer and allocator, as far as not yet resident.
+        max_context: the context the cache was counted for.
+        notes: what a user should know about the prediction or the quantization.
+    """
+
+    weights_bytes: int
+    kv_bytes: int
+    scratch_bytes: int
+    process_bytes: int
+    max_context: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def need_bytes(self) -> int:
+        """The sum."""
+        return self.weights_bytes + self.kv_bytes + self.scratch_bytes + self.process_bytes
+
+
+def estimate_memory(
+    request: StageRequest, *, max_context: int, prefill_chunk: int
+) -> MemoryEstimate:
+    """Predict what a prepared stage will need; some tenths of a second at any size.
+
+    Weights come from the shapes and dtypes of the sliced model and the choice of the quantizer,
+    the cache and the activations from a dry run on the meta device.
+
+    Raises:
+        UnsupportedModel: bitsandbytes is needed and cannot be imported.
+    """
+    options, plan = request.options, request.plan
+    choice = choose(plan, options.quantization, options.device)
+    weights = weight_size(plan, choice, options.device)
+    notes = choice.notes
+    run = dry_run(plan, max_context=max_context, prefill_chunk=prefill_chunk)
+    if run is None:
+        run = _by_formula(request, max_context, prefill_chunk)
+        notes += ("the model cannot be run without weights, so its cache is counted by formula.",)
+    loading = _loading_bytes(request, choice, weights)
+    running = int(run.activation_bytes * _ACTIVATION_FACTOR) + _SLACK_BYTES
+    running += _quantized_activation_bytes(weights, options.quantization, prefill_chunk)
+    return MemoryEstimate(
+        weights_bytes=weights.total_bytes,
+        kv_bytes=run.kv_bytes,
+        # the cache is not there yet while the weights are read
+        scratch_bytes=max(running, loading - run.kv_bytes),
+        process_bytes=_PROCESS_BYTES[options.quantization] + _tokenizer_bytes(request),
+        max_context=max_context,
+        notes=notes,
+    )
+
+
+def _loading_bytes(request: StageRequest, choice: QuantizationChoice, weights: WeightSize) -> int:
+    """Temporaries while weights stream in: sources of what is converted, one at a time."""
+    shapes = request.plan.model.state_dict()
+    by_target: dict[str, list[str]] = defaultdict(list)
+    for name, target in request.plan.tensors.parameters.items():
+        by_target[target].append(name)
+    quantized = {f"{name}.weight" for name in choice.linears} | set(choice.experts)
+    stacked = internals.stacked_sources(request.plan.model, request.plan.tensors.parameters)
+    worst = 0
+    for target, names in by_target.items():
+        bfloat16_bytes = shapes[target].numel() * WEIGHT_DTYPE.itemsize
+        if target in stacked:
+            # one expert at a time: its parts and the whole of it
+            worst = max(worst, 2 * bfloat16_bytes // shapes[target].shape[0])
+        elif len(names) > 1:
+            # the sources, what they are stacked into, and the result
+            worst = max(worst, 2 * bfloat16_bytes)
+        elif target in quantized or not _is_stored_bfloat16(request, names[0]):
+            worst = max(worst, 2 * bfloat16_bytes)
+    if quantized:
+        worst += _PACKING_BYTES
+    if weights.repacks:
+        worst = max(worst, weights.largest_linear * _REPACK_BYTES_PER_ELEMENT)
+    return worst
+
+
+def _is_stored_bfloat16(request: StageRequest, name: str) -> bool:
+    try:
+        return request.index.entry(name).dtype == "BF16"
+    except CheckpointError:
+        # its file is not there yet; nearly all checkpoints are stored so
+        return True
+
+
+def _quantized_activation_bytes(weights: WeightSize, quantization: str, chunk: int) -> int:
+    """Temporaries of quantized arithmetic that a dry run of the plain model does not show."""
+    expert_bytes = weights.largest_expert * WEIGHT_DTYPE.itemsize
+    if quantization == "int8" and weights.widest:
+        rows, columns = weights.widest
+        return expert_bytes + chunk * (rows * _INT8_OUTPUT_BYTES + columns * _INT8_INPUT_BYTES)
+    if quantization == "nf4" and not weights.repacks:
+        return max(expert_bytes, weights.largest_linear * WEIGHT_DTYPE.itemsize)
+    return expert_bytes
+
+
+def _tokenizer_bytes(request: StageRequest) -> int:
+    """The stages that serve text hold the tokenizer, which is loaded after the weights."""
+    stage, path = request.plan.sliced.stage, request.folder / "tokenizer.json"
+    if not (stage.is_first or stage.is_last) or not path.is_file():
+        return 0
+    return path.stat().st_size * _TOKENIZER_FACTOR
+
+
+def _by_formula(request: StageRequest, max_context: int, prefill_chunk: int) -> DryRun:
+    """Count a plain attention cache, and the scores of one layer in float32."""
+    config = request.plan.architecture.text_config
+    heads = int(getattr(config, "num_attention_heads", 1))
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    width = int(config.hidden_size)
+    head_dim = int(getattr(config, "head_dim", None) or width // heads)
+    layers = request.plan.sliced.stage.num_own_layers
+    kv_bytes = 2 * layers * max_context * kv_heads * head_dim * WEIGHT_DTYPE.itemsize
+    scores_bytes = heads * prefill_chunk * max_context * 4
+    return DryRun(kv_bytes, scores_bytes + 16 * prefill_chunk * width * WEIGHT_DTYPE.itemsize)

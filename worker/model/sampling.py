@@ -1,0 +1,139 @@
+"""Choose the next token from logits, as a pure function of logits, options and (seed, position)."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from math import isfinite
+from typing import Any
+
+import torch
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from worker.backends.base import Sampled
+from worker.protocol.ops import Sampling
+from worker.protocol.schema import ErrorCode, ProtocolError
+
+# Below this a division by the temperature could overflow, and no second token has a chance left.
+_GREEDY_BELOW = 1e-5
+_DRAW_BITS = 53  # what a float64 in [0, 1) can hold
+
+
+def choose(logits: torch.Tensor, options: Sampling, position: int) -> Sampled:
+    """Choose the token that stands at `position`, for each sequence of a batch.
+
+    Args:
+        logits: `[batch, vocab]`, any float dtype and device, as the model gave them.
+        options: how to choose; token ids in them are within the vocabulary.
+        position: absolute index of the token to be chosen.
+
+    Raises:
+        ProtocolError: `internal` when the logits hold nan or inf, `bad_field` when every token
+            is suppressed.
+    """
+    # On the CPU in float32, as `generate` has them; a draw then does not depend on the device.
+    raw = logits.to(device="cpu", dtype=torch.float32, copy=True)
+    _require_finite(raw, position)
+    scores = filtered(raw, options)
+    if bool((scores.amax(-1) == -torch.inf).any()):
+        raise ProtocolError(
+            ErrorCode.BAD_FIELD,
+            f"'suppress_tokens' names all {raw.shape[-1]} tokens of the vocabulary, so none is "
+            "left to choose; suppress fewer",
+        )
+    if _is_greedy(options):
+        chosen = scores.argmax(-1).tolist()
+    else:
+        chosen = [
+            _draw(row, uniform(options.seed, position, index)) for index, row in enumerate(scores)
+        ]
+    return _described(raw[0], chosen, options)
+
+
+def filtered(logits: torch.Tensor, options: Sampling) -> torch.Tensor:
+    """Return float32 `[batch, vocab]` scores with -inf where a token must not be chosen.
+
+    The processors and their order are those of transformers' `generate`, so that each option
+    means what it means there (`GenerationMixin._get_logits_processor`).
+    """
+    processors = LogitsProcessorList()
+    if options.repetition_penalty != 1.0:
+        processors.append(RepetitionPenaltyLogitsProcessor(float(options.repetition_penalty)))
+    if options.suppress_tokens:
+        processors.append(SuppressTokensLogitsProcessor(options.suppress_tokens))
+    if not _is_greedy(options):
+        processors.append(TemperatureLogitsWarper(float(options.temperature)))
+        if options.top_k:
+            processors.append(TopKLogitsWarper(options.top_k))
+        if options.top_p < 1.0:
+            processors.append(TopPLogitsWarper(float(options.top_p)))
+        if options.min_p > 0.0:
+            processors.append(MinPLogitsWarper(float(options.min_p)))
+    seen: Any = torch.tensor([options.penalty_tokens or ()], dtype=torch.long)
+    scores: torch.Tensor = processors(seen, logits)
+    return scores
+
+
+def uniform(seed: int, position: int, row: int) -> float:
+    """Return a number in [0, 1) that depends on the three arguments alone.
+
+    Counter-based: no generator is advanced, so a replay after a fault, or another packing of
+    the same requests, draws the same tokens.
+    """
+    counter = f"stageline-draw:{seed}:{position}:{row}".encode()
+    digest = int.from_bytes(blake2b(counter, digest_size=8).digest(), "little")
+    return float(digest >> (64 - _DRAW_BITS)) / float(1 << _DRAW_BITS)
+
+
+def _draw(scores: torch.Tensor, point: float) -> int:
+    """Invert the cumulative distribution of `softmax(scores)` at `point`, in token id order."""
+    cumulative = scores.to(torch.float64).softmax(-1).cumsum(-1)
+    target = cumulative[-1] * point
+    # `right` skips tokens of probability zero, on which no point can fall
+    index = int(torch.searchsorted(cumulative, target, right=True))
+    # the product may round up to the total; the point then belongs to the last possible token
+    last = int(torch.searchsorted(cumulative, cumulative[-1], right=False))
+    return min(index, last)
+
+
+def _is_greedy(options: Sampling) -> bool:
+    return options.temperature < _GREEDY_BELOW
+
+
+def _require_finite(raw: torch.Tensor, position: int) -> None:
+    # `amax` hands nan on; -inf alone is a token that the model itself rules out
+    for index, highest in enumerate(raw.amax(-1).tolist()):
+        if not isfinite(highest):
+            raise ProtocolError(
+                ErrorCode.INTERNAL,
+                f"the logits for position {position} (sequence {index}) hold {highest} in place "
+                "of finite numbers; check the model's files, or run it at --quantization bfloat16",
+            )
+
+
+def _described(raw: torch.Tensor, chosen: list[int], options: Sampling) -> Sampled:
+    """Add the log probabilities of the first sequence where they were asked for."""
+    if not (options.logprobs or options.top_logprobs):
+        return Sampled(token_ids=tuple(chosen))
+    logprobs = raw.log_softmax(-1)
+    top_tokens: tuple[int, ...] | None = None
+    top_logprobs: tuple[float, ...] | None = None
+    if options.top_logprobs:
+        # a token that the model itself rules out has no finite logarithm, and JSON no other
+        possible = int((logprobs > -torch.inf).sum())
+        best = logprobs.topk(min(options.top_logprobs, possible))
+        top_tokens = tuple(best.indices.tolist())
+        top_logprobs = tuple(best.values.tolist())
+    return Sampled(
+        token_ids=tuple(chosen),
+        logprob=float(logprobs[chosen[0]]),
+        top_tokens=top_tokens,
+        top_logprobs=top_logprobs,
+    )

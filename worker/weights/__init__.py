@@ -1,0 +1,1 @@
+"""Find, select and fetch the tensors a stage needs."""
