@@ -1,0 +1,128 @@
+"""What a run has answered so far: complete at any moment, also when it is cut short."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.generate import Finish, TokenOutput
+from orchestrator.trouble import Trouble
+from worker.protocol.ready import Ready
+
+
+@dataclass(slots=True)
+class Answer:
+    """The one answer of a run.
+
+    Attributes:
+        pieces: text that was shown.
+        start_ms: how long the stages took to serve; None while they start.
+        hosts: host of each stage, for `ready`.
+        ready: ready line of each stage, once they serve.
+        bundle: where the bundle is, if there is one.
+        seed: of the draws; None where decoding is greedy.
+    """
+
+    pieces: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    prompt_tokens: int = 0
+    finish: Finish | None = None
+    start_ms: float | None = None
+    hosts: tuple[str, ...] = ()
+    ready: tuple[Ready, ...] = ()
+    bundle: Path | None = None
+    seed: int | None = None
+    notes: list[str] = field(default_factory=list)
+    _begun_s: float = field(default_factory=time.perf_counter)
+
+    def started(self, hosts: tuple[str, ...], ready: tuple[Ready, ...]) -> None:
+        """Note that all stages serve."""
+        self.hosts, self.ready = hosts, ready
+        self.start_ms = (time.perf_counter() - self._begun_s) * 1e3
+
+    def take(self, output: TokenOutput) -> None:
+        """Add a token."""
+        self.pieces.append(output.text)
+        self.token_ids.append(output.token_id)
+        self.prompt_tokens = output.prompt_tokens
+        self.finish = output.finish
+
+    @property
+    def ends_line(self) -> bool:
+        """Whether the text is empty or ends with a line break."""
+        text = "".join(self.pieces)
+        return not text or text.endswith("\n")
+
+    def as_json(self, trouble: Trouble | None) -> dict[str, Any]:
+        """Return the object that --json prints; with trouble the finish reason is no "stop"."""
+        finish = self.finish if trouble is None else None
+        reason = finish.reason if finish else ("cancelled" if _is_cancel(trouble) else "error")
+        result: dict[str, Any] = {
+            "text": "".join(self.pieces),
+            "token_ids": self.token_ids,
+            "finish_reason": reason,
+            "matched_stop": finish.matched_stop if finish else None,
+            "usage": self._usage(),
+            "timings": self._timings(),
+            "seed": self.seed,
+            "bundle": None if self.bundle is None else str(self.bundle),
+            "stages": [
+                _stage_fields(index, host, ready)
+                for index, (host, ready) in enumerate(zip(self.hosts, self.ready, strict=True))
+            ],
+            "notes": self.notes,
+        }
+        return result if trouble is None else {**result, "error": trouble.fields()}
+
+    def summary(self) -> str:
+        """Return the one line that ends a run."""
+        timings = self.finish.timings if self.finish else None
+        parts = []
+        if self.start_ms is not None:
+            parts.append(f"{len(self.ready)} stages ready after {self.start_ms / 1e3:.1f} s")
+        parts += [f"{self.prompt_tokens} prompt + {len(self.token_ids)} new tokens"]
+        if timings and timings.ttft_ms is not None:
+            parts.append(f"first token after {timings.ttft_ms / 1e3:.2f} s")
+        if timings and timings.tokens_per_s is not None:
+            parts.append(f"{timings.tokens_per_s:.1f} tokens/s")
+        if self.finish:
+            parts.append(f"finish: {self.finish.reason}")
+        if self.bundle is not None:
+            parts.append(f"bundle: {self.bundle}")
+        return ", ".join(parts)
+
+    def _usage(self) -> dict[str, int]:
+        new = len(self.token_ids)
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": new,
+            "total_tokens": self.prompt_tokens + new,
+        }
+
+    def _timings(self) -> dict[str, float | None]:
+        timings = self.finish.timings if self.finish else None
+        total_ms = (time.perf_counter() - self._begun_s) * 1e3
+        values = {
+            "start_ms": self.start_ms,
+            "ttft_ms": timings.ttft_ms if timings else None,
+            "tokens_per_s": timings.tokens_per_s if timings else None,
+            "total_ms": total_ms,
+        }
+        return {name: None if v is None else round(v, 3) for name, v in values.items()}
+
+
+def _is_cancel(trouble: Trouble | None) -> bool:
+    return trouble is None or trouble.kind in ("interrupted", "output_closed")
+
+
+def _stage_fields(stage: int, host: str, ready: Ready) -> dict[str, Any]:
+    return {
+        "stage": stage,
+        "host": host,
+        "layer_range": list(ready.layer_range),
+        "device": ready.device,
+        "quantization": ready.quantization,
+        "pid": ready.pid,
+    }

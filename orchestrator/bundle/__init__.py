@@ -1,0 +1,1 @@
+"""The diagnostic bundle: written as the run goes, read afterwards."""

@@ -1,0 +1,191 @@
+"""Write a bundle as the run goes: every fact is in a file before the call returns."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.bundle.manifest import EndRecord, Manifest
+from orchestrator.bundle.mask import Masker
+from orchestrator.bundle.records import (
+    ExitRecord,
+    FailureRecord,
+    OpRecord,
+    RequestRecord,
+)
+from orchestrator.bundle.segments import SegmentedLog
+from worker.protocol.schema import to_fields
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How large the files of a bundle may grow; the beginning and the end are kept."""
+
+    records_bytes: int = 32 * 1024 * 1024
+    stderr_bytes: int = 1024 * 1024
+    line_bytes: int = 256 * 1024
+
+
+def warn_on_stderr(text: str) -> None:
+    """Print one line to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class BundleWriter:
+    """The `Recorder` that writes files; for one thread, that of the event loop.
+
+    A write goes straight to the operating system's cache: some microseconds, and it survives a
+    kill of this process. The first error ends the bundle with one warning; the run goes on.
+
+    Args:
+        path: the folder to make; its parents are made too. Mode 0700, files 0600.
+        manifest: `command`, `config`, `hosts` and `stages` of the run; the rest is filled in.
+        secrets: values that must not stand in any file, for instance that of HF_TOKEN.
+        warn: takes the one warning.
+        bounds: sizes at which files stop to grow.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest | None = None,
+        *,
+        secrets: Iterable[str] = (),
+        warn: Callable[[str], None] = warn_on_stderr,
+        bounds: Bounds | None = None,
+    ) -> None:
+        self.path = path
+        self._masker = Masker(secrets)
+        self._warn = warn
+        self._bounds = bounds or Bounds()
+        self._logs: dict[str, SegmentedLog] = {}
+        self._unended: dict[int, bytes] = {}  # Of each stage's stderr, the line not ended yet.
+        self._open = True
+        try:
+            path.mkdir(mode=0o700, parents=True)
+            (path / "stderr").mkdir(mode=0o700)
+        except OSError as error:
+            self._give_up(error)
+        self._whole("manifest.json", (manifest or Manifest()).stamped(time.time_ns()))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether facts are still written."""
+        return self._open
+
+    def line(self, stage: int, host: str, line: bytes, wall_ms: float) -> None:
+        """Keep an event line, the ready line or a line that is none of the protocol."""
+        raw = self._masker.raw(line.strip())
+        head = _json({"stage": stage, "host": host, "wall_ms": wall_ms})[:-1]
+        if len(raw) <= self._bounds.line_bytes and _is_object(raw):
+            rest = b',"line":' + raw + b"}"
+        else:
+            cut = raw[: self._bounds.line_bytes].decode("utf-8", "backslashreplace")
+            rest = b"," + _json({"garbage": cut, "bytes": len(line)})[1:]
+        self._append("events.jsonl", head + rest + b"\n")
+
+    def stderr(self, stage: int, host: str, text: bytes) -> None:
+        """Keep what a stage wrote to stderr; whole lines, so that no secret is cut in two."""
+        text = self._unended.pop(stage, b"") + text
+        end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        if len(text) - end > self._bounds.line_bytes:
+            end = len(text)
+        if end < len(text):
+            self._unended[stage] = text[end:]
+        if end:
+            self._append(f"stderr/stage-{stage}.log", self._masker.raw(text[:end]))
+
+    def op(self, record: OpRecord) -> None:
+        """Keep one op; nothing in it is named like a secret, so this common call stays cheap."""
+        self._append("ops.jsonl", self._masker.raw(_json(to_fields(record))) + b"\n")
+
+    def exit(self, record: ExitRecord) -> None:
+        """Keep the end of a process."""
+        self._flush_stderr(record.stage)
+        self._record("exits.jsonl", record)
+
+    def failure(self, record: FailureRecord) -> None:
+        """Keep a failure."""
+        self._flush_stderr(record.stage)
+        self._record("failures.jsonl", record)
+
+    def request(self, record: RequestRecord) -> None:
+        """Keep a finished request."""
+        self._record("requests.jsonl", record)
+
+    def close(self, exit_code: int | None = None, error: str | None = None) -> None:
+        """Note how the run ended and close the files; a second call does nothing."""
+        for stage in tuple(self._unended):
+            self._flush_stderr(stage)
+        dropped_bytes = sum(log.dropped_bytes for log in self._logs.values())
+        wall_ms = time.time_ns() / 1e6
+        end = EndRecord(
+            wall_ms=wall_ms, exit_code=exit_code, error=error, dropped_bytes=dropped_bytes
+        )
+        self._whole("end.json", end)
+        self._close_files()
+
+    def _flush_stderr(self, stage: int) -> None:
+        if text := self._unended.pop(stage, b""):
+            self._append(f"stderr/stage-{stage}.log", self._masker.raw(text))
+
+    def _record(self, name: str, record: Any) -> None:
+        if self._open:
+            self._append(name, _json(self._masker.value(to_fields(record))) + b"\n")
+
+    def _whole(self, name: str, message: Any) -> None:
+        if not self._open:
+            return
+        fields = to_fields(message)
+        values = self._masker.value(fields)
+        if "command" in fields:
+            values["command"] = self._masker.command(fields["command"])
+        text = json.dumps(values, indent=1, ensure_ascii=False).encode("utf-8", "replace")
+        self._append(name, text + b"\n")
+
+    def _append(self, name: str, data: bytes) -> None:
+        if not self._open:
+            return
+        try:
+            log = self._logs.get(name)
+            if log is None:
+                is_stderr = name.startswith("stderr/")
+                bounds = self._bounds
+                size_bytes = bounds.stderr_bytes if is_stderr else bounds.records_bytes
+                log = self._logs[name] = SegmentedLog(self.path / name, size_bytes)
+            log.append(data)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self._close_files()
+        self._warn(
+            f"warning: the bundle {self.path} cannot be written ({error.strerror or error}); "
+            "the run goes on without it; choose another place with --bundle-dir"
+        )
+
+    def _close_files(self) -> None:
+        self._open = False
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _is_object(raw: bytes) -> bool:
+    """Tell whether `raw` can stand as it is as a value within a JSON line."""
+    if b"\n" in raw or not raw.startswith(b"{"):
+        return False
+    try:
+        json.loads(raw.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,62 @@
+"""The command line: `orchestrator run …`, `orchestrator bundle …`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Sequence
+
+from orchestrator import __version__
+from orchestrator.bundle import command as bundle_command
+from orchestrator.bundle.location import default_folder
+from orchestrator.config import surroundings
+from orchestrator.run_options import add_options, read_options
+from worker.protocol.exits import ExitCode
+
+_DESCRIPTION = "Split one language model over several hosts and stream exactly the text it gives."
+_RUN = """\
+Start one worker for each stage, answer one prompt, end the workers.
+stdout gets the text and nothing else; everything else goes to stderr."""
+_RUN_USAGE = "%(prog)s (--hosts FILE | --local N) --model-id ID [--prompt TEXT] [options]"
+_EXITS = "exit codes:\n" + "\n".join(
+    textwrap.fill(f"  {code.value:>3}  {code.meaning}", 92, subsequent_indent=" " * 7)
+    for code in ExitCode
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    parser, run_parser = _parsers()
+    parsed = parser.parse_args(argv)
+    if parsed.subcommand == "bundle":
+        return bundle_command.main(parsed)
+    options = read_options(run_parser, parsed)
+    # Imported here, so that --help and usage errors answer at once.
+    from orchestrator.run import run
+
+    return run(options, sys.argv if argv is None else [parser.prog, *argv])
+
+
+def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    parser = argparse.ArgumentParser(
+        prog="orchestrator",
+        description=_DESCRIPTION,
+        epilog=_EXITS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"stageline {__version__}")
+    subcommands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
+    run = subcommands.add_parser(
+        "run",
+        help="answer one prompt",
+        usage=_RUN_USAGE,
+        description=_RUN,
+        epilog=_EXITS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_options(run)
+    bundle_command.add_parser(subcommands, default_folder(surroundings().state_dir))
+    return parser, run

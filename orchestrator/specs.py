@@ -1,0 +1,116 @@
+"""What one stage is to be: where it runs, which layers it holds, with which options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from orchestrator.transport.base import Launch
+from orchestrator.transport.command import command_launch
+from orchestrator.transport.local import local_launch
+from orchestrator.transport.ssh import SshTarget, ssh_launch
+
+_SECRET_NAME = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Options of a worker that are not its place in the pipeline; None leaves its default."""
+
+    model_id: str | None = None
+    revision: str | None = None
+    quantization: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    max_context: int | None = None
+    memory_limit_bytes: int | None = None
+    prefill_chunk: int | None = None
+    lease_s: float | None = None
+    trust_remote_code: bool = False
+    stub: bool = False
+
+    def arguments(self) -> list[str]:
+        """Return them as the worker's command line flags."""
+        words: list[str] = []
+        for name in (
+            "model_id",
+            "revision",
+            "quantization",
+            "device",
+            "threads",
+            "max_context",
+            "prefill_chunk",
+            "lease_s",
+        ):
+            value = getattr(self, name)
+            if value is not None:
+                # One word, so that a value that begins with a dash stays a value.
+                words.append(f"--{name.replace('_', '-')}={value}")
+        if self.memory_limit_bytes is not None:
+            words.append(f"--memory-limit={self.memory_limit_bytes}")
+        for name in ("trust_remote_code", "stub"):
+            if getattr(self, name):
+                words.append(f"--{name.replace('_', '-')}")
+        return words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpec:
+    """One stage of the plan.
+
+    Attributes:
+        stage: index, from 0.
+        num_stages: stages in the pipeline.
+        host: label for people and records, as the user wrote it.
+        transport: how the worker is started; "ssh" needs `ssh`, "command" needs `command`.
+        layers: half-open range of layers; None is the even split, made by the worker itself.
+        python: interpreter there; None is this one (local) or `python3`.
+        environment: variables set for the worker; on its command line, so no secrets.
+
+    Raises:
+        ValueError: the parts do not fit together; one sentence.
+    """
+
+    stage: int
+    num_stages: int
+    host: str = "local"
+    transport: Literal["local", "ssh", "command"] = "local"
+    layers: tuple[int, int] | None = None
+    python: str | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    ssh: SshTarget | None = None
+    command: tuple[str, ...] = ()
+    options: WorkerOptions = WorkerOptions()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.stage < self.num_stages:
+            raise ValueError(f"stage {self.stage} is not one of {self.num_stages} stages")
+        if (self.transport == "ssh") != (self.ssh is not None) or (
+            self.transport == "command"
+        ) != bool(self.command):
+            raise ValueError(f"transport {self.transport!r} and its target do not fit together")
+        for name in self.environment:
+            if _SECRET_NAME.search(name):
+                raise ValueError(
+                    f"env.{name}= would be readable in the process list; set {name} in the "
+                    f"environment of {self.host} itself"
+                )
+
+    def launch(self, nonce: str) -> Launch:
+        """Return the command that starts this stage's worker."""
+        words = self._arguments(nonce)
+        if self.ssh is not None:
+            return ssh_launch(self.host, self.ssh, self.python, self.environment, words)
+        if self.command:
+            return command_launch(self.host, self.command, self.python, self.environment, words)
+        return local_launch(self.host, self.python, self.environment, words)
+
+    def _arguments(self, nonce: str) -> list[str]:
+        if self.layers is None:
+            place = [f"--stage={self.stage}", f"--num-stages={self.num_stages}"]
+        else:
+            place = [f"--shard-start={self.layers[0]}", f"--shard-end={self.layers[1]}"]
+        return [*place, f"--nonce={nonce}", *self.options.arguments()]

@@ -1,0 +1,79 @@
+"""The first lines of a stage: noise, then `starting` with our nonce, then nothing but protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from worker.protocol.codec import (
+    PROTOCOL_VERSION,
+    EventLine,
+    Garbage,
+    decode_worker_line,
+    major,
+)
+from worker.protocol.events import Starting, UnknownEvent
+
+MAX_NOISE_BYTES = 64 * 1024
+_NOISE_LINES_KEPT = 20
+
+
+class TooMuchNoise(Exception):
+    """More than MAX_NOISE_BYTES came before the first protocol line."""
+
+
+class OtherVersion(Exception):
+    """The worker speaks another protocol; the text has both versions."""
+
+
+@dataclass(slots=True)
+class Handshake:
+    """Tell a worker's first line from what login scripts print.
+
+    Attributes:
+        nonce: what the worker was given; another worker's output cannot have it.
+        hello: the first protocol line, once it came.
+        noise: the last lines before it, as text.
+    """
+
+    nonce: str
+    hello: Starting | None = None
+    noise: list[str] = field(default_factory=list)
+    _noise_bytes: int = 0
+
+    def take(self, line: bytes) -> Starting | None:
+        """Read a line that came before hello; return hello, or None if the line is noise.
+
+        Raises:
+            TooMuchNoise: the bound is passed.
+            OtherVersion: it is the hello of another protocol version.
+        """
+        # A banner is no JSON and may be long: only what could be an event is parsed.
+        read = decode_worker_line(line) if b'"starting"' in line else Garbage(line, "noise")
+        if isinstance(read, EventLine) and self._is_ours(read):
+            assert isinstance(read.event, Starting)
+            self.hello = read.event
+            return self.hello
+        self._noise_bytes += len(line)
+        text = line.decode("utf-8", "replace").strip()
+        if text:
+            self.noise = [*self.noise, text][-_NOISE_LINES_KEPT:]
+        if self._noise_bytes > MAX_NOISE_BYTES:
+            raise TooMuchNoise(f"{self._noise_bytes} bytes")
+        return None
+
+    def _is_ours(self, line: EventLine) -> bool:
+        event = line.event
+        if isinstance(event, UnknownEvent):
+            # Another version's `starting` may have fields that this one cannot read.
+            fields = event.fields
+            ours = fields.get("event") == Starting.kind and fields.get("nonce") == self.nonce
+            version = str(fields.get("protocol_version", "unknown"))
+            product = str(fields.get("version", "unknown"))
+        elif isinstance(event, Starting):
+            ours = event.nonce == self.nonce
+            version, product = event.protocol_version, event.version
+        else:
+            return False
+        if ours and (isinstance(event, UnknownEvent) or major(version) != major(PROTOCOL_VERSION)):
+            raise OtherVersion(f"protocol {version} (stageline {product})")
+        return ours

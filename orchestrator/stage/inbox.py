@@ -1,0 +1,153 @@
+"""What a stage's lines mean: each goes to the op that waits for it, to the notes, or is wrong."""
+
+from __future__ import annotations
+
+from orchestrator.failures import (
+    OpRejected,
+    ProtocolViolation,
+    StageFailure,
+    VersionMismatch,
+)
+from orchestrator.specs import StageSpec
+from orchestrator.stage.handshake import MAX_NOISE_BYTES, Handshake, OtherVersion, TooMuchNoise
+from orchestrator.stage.notes import StageNotes
+from orchestrator.stage.pending import PendingOps
+from orchestrator.stage.scribe import Scribe
+from worker.protocol.codec import (
+    PROTOCOL_VERSION,
+    ErrorReply,
+    EventLine,
+    Garbage,
+    ReplyLine,
+    decode_worker_line,
+    parse_reply,
+)
+from worker.protocol.ready import Ready
+from worker.protocol.schema import REQUEST_ID, ProtocolError
+
+_SHOWN_CHARS = 80
+
+
+class BrokenRule(Exception):
+    """A line that ends the stage.
+
+    Args:
+        cause: verb phrase for the failure's sentence.
+        kind: class of the failure.
+    """
+
+    def __init__(self, cause: str, kind: type[StageFailure] = ProtocolViolation) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.kind = kind
+
+
+class Inbox:
+    """Take the lines of one stage in order.
+
+    Attributes:
+        handshake: tells noise from the first line.
+        ready: the ready line, once it came.
+    """
+
+    def __init__(
+        self, spec: StageSpec, nonce: str, notes: StageNotes, pending: PendingOps, scribe: Scribe
+    ) -> None:
+        self.handshake = Handshake(nonce)
+        self.ready: Ready | None = None
+        self._spec = spec
+        self._notes = notes
+        self._pending = pending
+        self._scribe = scribe
+
+    def take(self, line: bytes) -> None:
+        """Take a line of stdout.
+
+        Raises:
+            BrokenRule: the protocol does not allow it.
+        """
+        if not line.endswith(b"\n"):
+            self._scribe.line(line)  # Cut by the end of the process, which says more than this.
+            return
+        if self.handshake.hello is None:
+            self._scribe.line(line)
+            self._first(line)
+            return
+        read = decode_worker_line(line)
+        if isinstance(read, ReplyLine):
+            self._reply(read, len(line))
+            return
+        if isinstance(read, ErrorReply):
+            self._error(read, len(line))
+            return
+        self._scribe.line(line)
+        if isinstance(read, EventLine):
+            self._notes.event(read.event)
+        elif isinstance(read, Garbage):
+            shown = line[:_SHOWN_CHARS].decode("utf-8", "replace").strip()
+            raise BrokenRule(f"wrote a line that is no message ({read.reason}): {shown!r}")
+        else:
+            self._ready(read)
+
+    def _first(self, line: bytes) -> None:
+        try:
+            hello = self.handshake.take(line)
+        except TooMuchNoise:
+            raise BrokenRule(
+                f"wrote more than {MAX_NOISE_BYTES} bytes before its first message; make the "
+                "login scripts there silent for commands that are not interactive"
+            ) from None
+        except OtherVersion as error:
+            raise BrokenRule(
+                f"speaks {error}, this orchestrator speaks protocol {PROTOCOL_VERSION}; install "
+                "the same version of stageline on both",
+                VersionMismatch,
+            ) from None
+        if hello is not None:
+            self._notes.enter("loading")
+            self._notes.event(hello)
+
+    def _ready(self, ready: Ready) -> None:
+        spec = self._spec
+        if self.ready is not None:
+            raise BrokenRule("said twice that it is ready")
+        if spec.layers is not None and ready.layer_range != spec.layers:
+            held = ":".join(map(str, ready.layer_range))
+            raise BrokenRule(
+                f"holds layers {held}, but was started for {spec.layers[0]}:{spec.layers[1]}"
+            )
+        if len(ready.layer_range) != 2:
+            raise BrokenRule(f"says that its layer_range is {list(ready.layer_range)}")
+        place = (spec.stage, spec.num_stages)
+        if spec.layers is None and (ready.stage, ready.num_stages) != place:
+            raise BrokenRule(
+                f"says that it is stage {ready.stage} of {ready.num_stages}, but was started as "
+                f"stage {spec.stage} of {spec.num_stages}"
+            )
+        self.ready = ready
+        self._notes.enter("ready")
+
+    def _reply(self, line: ReplyLine, received_bytes: int) -> None:
+        op = self._pending.take(line.request_id)
+        if op is None:
+            raise BrokenRule(f"answered request {line.request_id!r}, which was not asked")
+        try:
+            reply = parse_reply(op.request.reply, line)
+        except ProtocolError as error:
+            self._pending.put_back(op)  # so that its caller hears of the failure
+            raise BrokenRule(f"answered {op.request.op} wrongly: {error.text}") from None
+        self._scribe.op(op, received_bytes)
+        if not op.future.done():
+            op.future.set_result(reply)
+
+    def _error(self, line: ErrorReply, received_bytes: int) -> None:
+        known = REQUEST_ID.accepts(line.request_id)
+        op = self._pending.take(line.request_id) if known else None
+        if op is None:
+            raise BrokenRule(f"refused what was not asked: {line.error[:200]}")
+        self._scribe.op(op, received_bytes, line.code)
+        if not op.future.done():
+            rejected = OpRejected(
+                self._spec.stage, self._spec.host, op.request.op, line.code, line.error
+            )
+            op.future.set_exception(rejected)

@@ -1,0 +1,254 @@
+"""The process of one stage and the tasks around it: read, ping, notice the end, close."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from orchestrator.causes import Ending, why_ended
+from orchestrator.failures import Hung, ProtocolViolation, Scene, SpawnFailed, StageFailure
+from orchestrator.specs import StageSpec
+from orchestrator.stage.inbox import BrokenRule, Inbox
+from orchestrator.stage.keeper import PING_ID, keep
+from orchestrator.stage.ladder import SHUTDOWN_ID, descend
+from orchestrator.stage.notes import StageNotes
+from orchestrator.stage.pending import PendingOp, PendingOps
+from orchestrator.stage.scribe import Scribe
+from orchestrator.timeouts import Timeouts
+from orchestrator.transport.base import (
+    ExitStatus,
+    LineTooLong,
+    PipeClosed,
+    SpawnError,
+    StageProcess,
+)
+from orchestrator.transport.pipes import PipedProcess
+from worker.protocol.codec import MAX_LINE_BYTES, encode_request
+from worker.protocol.exits import ExitCode
+from worker.protocol.ops import Ping, Request, Shutdown
+
+
+class StageLink:
+    """Own one process. The first failure is kept, ends every op in flight and the process.
+
+    The reader waits for nothing but the pipe, so a stage can always write.
+    """
+
+    def __init__(
+        self,
+        spec: StageSpec,
+        notes: StageNotes,
+        scribe: Scribe,
+        timeouts: Timeouts,
+        on_failure: Callable[[StageFailure], None],
+    ) -> None:
+        self.failure: StageFailure | None = None
+        self.closing = False
+        self.pending = PendingOps()
+        self.inbox = Inbox(spec, secrets.token_hex(8), notes, self.pending, scribe)
+        self._spec = spec
+        self._notes = notes
+        self._scribe = scribe
+        self._timeouts = timeouts
+        self._on_failure = on_failure
+        self._process: StageProcess | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def spawn(self) -> None:
+        """Start the process and the tasks that watch it.
+
+        Raises:
+            StageFailure: the program cannot be started.
+        """
+        spawning = asyncio.ensure_future(
+            PipedProcess.start(
+                self._spec.launch(self.inbox.handshake.nonce),
+                max_line_bytes=MAX_LINE_BYTES,
+                on_stderr=self._take_stderr,
+            )
+        )
+        try:
+            self._adopt(await asyncio.shield(spawning))
+        except SpawnError as error:
+            raise self.fail(SpawnFailed(self.scene(), str(error))) from None
+        except asyncio.CancelledError:
+            # Half a process cannot be ended: finish, also when cancelled again, so that aclose
+            # has one to end.
+            while not spawning.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait({spawning})
+            if spawning.exception() is None:
+                self._adopt(spawning.result())
+            raise
+
+    @property
+    def process(self) -> StageProcess:
+        """The process, for ops.
+
+        Raises:
+            StageFailure: the stage is lost.
+            ConnectionError: it is not ready yet, or closed.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if self._process is None or self.closing or self.inbox.ready is None:
+            raise ConnectionError(f"stage {self._spec.stage} on {self._spec.host} is not open")
+        return self._process
+
+    def write(self, process: StageProcess, request: Request[Any], line: bytes) -> PendingOp:
+        """Send an op's line and expect its reply.
+
+        Raises:
+            PipeClosed: see `pipe_closed`.
+        """
+        # Before the write: a fast worker can answer while the pipe is still being filled.
+        op = PendingOp(request, asyncio.get_running_loop().create_future(), len(line))
+        process.write(line)
+        self.pending.add(op)
+        return op
+
+    async def pipe_closed(self) -> StageFailure:
+        """Wait for what explains a closed stdin, usually the end of the process; return it."""
+        if self._supervisor is not None:
+            limit_s = self._timeouts.half_closed_s + self._timeouts.drain_s
+            await asyncio.wait({self._supervisor}, timeout=limit_s)
+        return self._broke("closed its stdin but goes on running")
+
+    def scene(self, exit_status: ExitStatus | None = None) -> Scene:
+        """Return where and when something goes wrong now."""
+        oldest = self.pending.oldest
+        return self._notes.scene(oldest.request.op if oldest else None, exit_status)
+
+    def fail(self, failure: StageFailure) -> StageFailure:
+        """Keep the first failure, end every op and the process with it; return the first."""
+        if self.failure is not None or self.closing:
+            return self.failure or failure
+        self.failure = failure
+        self._scribe.failure(failure)
+        self.kill_process()
+        self.pending.fail_all(failure)
+        self._notes.enter("failed")
+        self._on_failure(failure)
+        return failure
+
+    def kill_process(self) -> None:
+        """Send SIGKILL now; `aclose` is still owed."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def aclose(self) -> None:
+        """End the process: ask and close stdin, then SIGTERM, then SIGKILL, each for a while.
+
+        When cancelled it goes to SIGKILL at once; nothing is left behind in any case.
+        """
+        process, supervisor, keeper = self._process, self._supervisor, self._keeper
+        if process is None or supervisor is None or keeper is None:
+            return
+        gentle = self.failure is None and not self.closing
+        self.closing = True
+        keeper.cancel()
+        try:
+            if gentle:
+                await descend(process, supervisor, self._timeouts, self._ask_to_end)
+        finally:
+            if not supervisor.done():
+                process.kill()
+                await asyncio.wait({supervisor}, timeout=self._timeouts.kill_s)
+            supervisor.cancel()
+            await asyncio.gather(supervisor, keeper, return_exceptions=True)
+            process.close()
+            self.pending.fail_all(ConnectionError("the stage was closed"))
+            if self.failure is None:
+                self._notes.enter("closed")
+            await asyncio.sleep(0)  # asyncio closes the pipes in its next turn
+
+    def _adopt(self, process: StageProcess) -> None:
+        self._process = process
+        self._supervisor = asyncio.create_task(self._supervise(process))
+        self._keeper = asyncio.create_task(self._keep(process))
+        for task in (self._supervisor, self._keeper):
+            task.add_done_callback(self._own_error)
+
+    async def _supervise(self, process: StageProcess) -> None:
+        """Read until the process has ended, and say why it did."""
+        exited = asyncio.ensure_future(process.wait())
+        read = asyncio.ensure_future(self._read(process))
+        drained = asyncio.ensure_future(process.stderr_ended())
+        read.add_done_callback(self._own_error)
+        try:
+            await asyncio.wait({exited, read}, return_when=asyncio.FIRST_COMPLETED)
+            if not exited.done():
+                await asyncio.wait({exited}, timeout=self._timeouts.half_closed_s)
+                if not exited.done():
+                    self._broke("closed its stdout but goes on running")
+            status = await exited
+            # What it wrote last is still in the pipes, and says why it ended.
+            await asyncio.wait({read, drained}, timeout=self._timeouts.drain_s)
+            self._ended(status)
+        finally:
+            for task in (exited, read, drained):
+                task.cancel()
+            await asyncio.gather(exited, read, drained, return_exceptions=True)
+
+    async def _read(self, process: StageProcess) -> None:
+        try:
+            while line := await process.readline():
+                self.inbox.take(line)
+        except BrokenRule as broken:
+            self._broke(broken.cause, broken.kind)
+        except LineTooLong as error:
+            self._broke(f"wrote a line of more than {error.limit_bytes} bytes, which is the limit")
+
+    async def _keep(self, process: StageProcess) -> None:
+        def ping() -> None:
+            request = Ping(request_id=PING_ID)
+            self.write(process, request, encode_request(request)).future.cancel()
+
+        try:
+            limit_s = await keep(process, self._notes, self.pending, self._timeouts, ping)
+        except PipeClosed:
+            await self.pipe_closed()
+            return
+        scene = self.scene()
+        cause = f"nothing came from it for {limit_s:g} s while {scene.phase}"
+        advice = "it is stopped, or its host or the link to it is down"
+        self.fail(Hung(scene, f"does not answer: {cause}; {advice}"))
+
+    def _own_error(self, task: asyncio.Future[None]) -> None:
+        """Turn an error of ours into a failure: a task that dies unseen would look like a hang."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            cause = f"cannot be followed any more, by an error of the orchestrator: {error!r}"
+            failure = StageFailure(self.scene(), cause, ExitCode.UNCAUGHT)
+            failure.__cause__ = error
+            self.fail(failure)
+
+    def _ask_to_end(self, process: StageProcess) -> None:
+        if self.inbox.ready is not None:
+            shutdown = Shutdown(request_id=SHUTDOWN_ID)
+            self.write(process, shutdown, encode_request(shutdown)).future.cancel()
+
+    def _broke(self, cause: str, kind: type[StageFailure] = ProtocolViolation) -> StageFailure:
+        return self.fail(kind(self.scene(), cause))
+
+    def _ended(self, status: ExitStatus) -> None:
+        expected = self.closing or self.failure is not None
+        if not expected:
+            ending = Ending(
+                scene=self.scene(status),
+                transport=self._spec.transport,
+                said_hello=self.inbox.handshake.hello is not None,
+                events=self._notes.events,
+                stderr_lines=self._notes.stderr_lines,
+                noise=self.inbox.handshake.noise,
+            )
+            self.fail(why_ended(ending))
+        self._scribe.exit(status, self.failure, expected=expected)
+
+    def _take_stderr(self, chunk: bytes) -> None:
+        self._notes.stderr(chunk)
+        self._scribe.stderr(chunk)

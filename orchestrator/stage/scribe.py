@@ -1,0 +1,84 @@
+"""Write down what happens to one stage."""
+
+from __future__ import annotations
+
+import time
+
+from orchestrator.bundle.records import ExitRecord, FailureRecord, OpRecord, Recorder
+from orchestrator.failures import StageFailure
+from orchestrator.stage.pending import PendingOp
+from orchestrator.transport.base import ExitStatus
+from worker.protocol.ops import Ping
+
+
+class Scribe:
+    """A Recorder that knows which stage it writes of."""
+
+    def __init__(self, stage: int, host: str, recorder: Recorder) -> None:
+        self._stage = stage
+        self._host = host
+        self._recorder = recorder
+
+    def line(self, line: bytes) -> None:
+        """Keep a line of stdout that is no reply."""
+        self._recorder.line(self._stage, self._host, line, _wall_ms())
+
+    def stderr(self, chunk: bytes) -> None:
+        """Keep what was written to stderr."""
+        self._recorder.stderr(self._stage, self._host, chunk)
+
+    def op(self, op: PendingOp, received_bytes: int, code: str | None = None) -> None:
+        """Keep an answered op; pings are many and tell nothing."""
+        if isinstance(op.request, Ping):
+            return
+        self._recorder.op(
+            OpRecord(
+                stage=self._stage,
+                host=self._host,
+                op=op.request.op,
+                rid=op.request.request_id,
+                wall_ms=op.wall_ms,
+                duration_ms=op.duration_ms,
+                sent_bytes=op.sent_bytes,
+                received_bytes=received_bytes,
+                ok=code is None,
+                code=code,
+            )
+        )
+
+    def exit(self, status: ExitStatus, failure: StageFailure | None, *, expected: bool) -> None:
+        """Keep the end of the process."""
+        ended = f"stage {self._stage} on {self._host} ended as asked: {status}"
+        self._recorder.exit(
+            ExitRecord(
+                stage=self._stage,
+                host=self._host,
+                wall_ms=_wall_ms(),
+                exit_code=status.code,
+                signal=status.signal,
+                expected=expected,
+                sentence=ended if failure is None else failure.sentence,
+            )
+        )
+
+    def failure(self, failure: StageFailure) -> None:
+        """Keep a failure."""
+        scene = failure.scene
+        self._recorder.failure(
+            FailureRecord(
+                stage=scene.stage,
+                host=scene.host,
+                kind=failure.kind,
+                phase=scene.phase,
+                cause=failure.cause,
+                sentence=failure.sentence,
+                wall_ms=_wall_ms(),
+                exit_status=None if scene.exit_status is None else str(scene.exit_status),
+                last_events=scene.last_events,
+                stderr_tail=scene.stderr_tail,
+            )
+        )
+
+
+def _wall_ms() -> float:
+    return time.time_ns() / 1e6

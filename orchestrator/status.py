@@ -1,0 +1,131 @@
+"""What the user sees while the stages start: a live table, or plain lines without a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from orchestrator.event_words import words_of
+from orchestrator.specs import StageSpec
+from orchestrator.stage import StageStatus
+from worker.protocol.events import DownloadProgress, FetchingModel, Importing, LoadingModel
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# These take long, so plain lines tell that they began.
+_TOLD = (Importing, FetchingModel, DownloadProgress, LoadingModel)
+_STYLES = {"ready": "green", "failed": "red", "loading": "cyan"}
+
+
+class StartDisplay(AbstractContextManager["StartDisplay"], Protocol):
+    """Shows stages while they start; used as a context manager."""
+
+    def update(self, status: StageStatus) -> None:
+        """Take a stage's news."""
+
+
+def start_display(specs: Sequence[StageSpec], stderr: TextIO) -> StartDisplay:
+    """Return the display that suits stderr."""
+    return LiveTable(specs, stderr) if stderr.isatty() else PlainLines(stderr)
+
+
+class PlainLines:
+    """One line for each thing worth telling, for logs and pipes."""
+
+    def __init__(self, stderr: TextIO) -> None:
+        self._stderr = stderr
+        self._start_s = time.monotonic()
+        self._said: dict[int, str] = {}
+
+    def __enter__(self) -> PlainLines:
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        """Do nothing; the lines stay."""
+
+    def update(self, status: StageStatus) -> None:
+        """Print a line where there is something new."""
+        if status.phase == "loading" and not isinstance(status.last_event, _TOLD):
+            return
+        words = state_words(status)
+        if words == self._said.get(status.stage) or status.phase in ("failed", "closed"):
+            return  # A failure has its own sentence, and the end of a run its summary.
+        self._said[status.stage] = words
+        elapsed_s = time.monotonic() - self._start_s
+        print(
+            f"[{elapsed_s:6.1f} s] stage {status.stage} on {status.host}: {words}",
+            file=self._stderr,
+            flush=True,
+        )
+
+
+class LiveTable:
+    """A table that is redrawn in place."""
+
+    def __init__(self, specs: Sequence[StageSpec], stderr: TextIO) -> None:
+        # Imported here: only a terminal needs it.
+        from rich.console import Console
+        from rich.live import Live
+
+        self._stages: dict[int, StageStatus | None] = {spec.stage: None for spec in specs}
+        self._hosts = {spec.stage: spec.host for spec in specs}
+        self._start_s = time.monotonic()
+        self._ended_s: dict[int, float] = {}
+        self._live = Live(
+            console=Console(file=stderr),
+            get_renderable=self._table,
+            refresh_per_second=8,
+            transient=True,
+            redirect_stdout=False,
+        )
+
+    def __enter__(self) -> LiveTable:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # What was reached is worth keeping only when it went wrong.
+        self._live.transient = kind is None
+        self._live.stop()
+
+    def update(self, status: StageStatus) -> None:
+        """Keep the news for the next redraw."""
+        if status.phase == "closed":
+            return  # Other stages that end because one failed; what they had reached stays.
+        self._stages[status.stage] = status
+        if status.phase in ("ready", "failed"):
+            self._ended_s.setdefault(status.stage, time.monotonic())
+
+    def _table(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for heading in ("stage", "host", "state"):
+            table.add_column(heading, overflow="fold")
+        table.add_column("seconds", justify="right")
+        for stage, status in self._stages.items():
+            words = "waiting" if status is None else state_words(status)
+            style = "" if status is None else _STYLES.get(status.phase, "")
+            elapsed_s = self._ended_s.get(stage, time.monotonic()) - self._start_s
+            # Text, not str: a host in brackets is no markup.
+            table.add_row(
+                str(stage), Text(self._hosts[stage]), Text(words, style), f"{elapsed_s:.1f}"
+            )
+        return table
+
+
+def state_words(status: StageStatus) -> str:
+    """Return what a stage is doing."""
+    if status.phase == "loading" and status.last_event is not None:
+        return words_of(status.last_event)
+    return {"connecting": "connecting", "loading": "starting"}.get(status.phase, status.phase)

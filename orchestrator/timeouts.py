@@ -1,0 +1,40 @@
+"""Every deadline of the orchestrator, by name, in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long to wait for what.
+
+    Attributes:
+        hello_s: from starting the process to its first protocol line; SSH logins are part of it.
+        ready_s: from there to the ready line; fetching and loading a model are part of it.
+        op_s: for one op's reply, unless the caller says otherwise.
+        silence_s: with an op in flight, this long without a byte in either direction means the
+            stage hangs; a worker answers pings also while it computes.
+        idle_silence_s: the same with no op in flight; while a stage loads, libraries may keep its
+            interpreter busy.
+        tick_s: how often pings are sent (it keeps TCP warm) and silence is measured, in flight.
+        idle_ping_s: how often pings are sent otherwise; it renews the worker's lease.
+        drain_s: for the last lines of a process that has ended.
+        half_closed_s: for the end of a process that has closed its stdout.
+        exit_s: rung 1 of the ladder: after `shutdown` and the end of stdin.
+        terminate_s: rung 2: after SIGTERM.
+        kill_s: rung 3: after SIGKILL.
+    """
+
+    hello_s: float = 60.0
+    ready_s: float = 3600.0
+    op_s: float = 600.0
+    silence_s: float = 15.0
+    idle_silence_s: float = 120.0
+    tick_s: float = 0.1
+    idle_ping_s: float = 3.0
+    drain_s: float = 1.0
+    half_closed_s: float = 2.0
+    exit_s: float = 5.0
+    terminate_s: float = 3.0
+    kill_s: float = 5.0

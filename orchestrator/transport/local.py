@@ -1,0 +1,39 @@
+"""Worker processes on this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import worker.protocol
+from orchestrator.transport.base import Launch
+
+# Variables that say which stage a worker is; a user's shell may have them from work by hand.
+FOREIGN_VARIABLES = ("STAGE", "NUM_STAGES")
+
+
+def local_launch(
+    host: str, python: str | None, environment: Mapping[str, str], arguments: Sequence[str]
+) -> Launch:
+    """Return the command of a worker here.
+
+    It runs the same code as this process, with the same interpreter unless `python` says
+    otherwise: `-P` and PYTHONPATH keep a `worker.py` in the current folder from being imported.
+    """
+    here = str(Path(worker.protocol.__file__).resolve().parents[2])
+    given = environment.get("PYTHONPATH")
+    path = f"{here}:{given}" if given else here
+    command = worker_command(
+        python or sys.executable, {**environment, "PYTHONPATH": path}, arguments
+    )
+    return Launch(host, command, "local")
+
+
+def worker_command(
+    python: str, environment: Mapping[str, str], arguments: Sequence[str]
+) -> tuple[str, ...]:
+    """Return `env … python -P -m worker …`; env replaces itself, so the pid is the worker's."""
+    unset = [text for name in FOREIGN_VARIABLES for text in ("-u", name)]
+    settings = [f"{name}={value}" for name, value in environment.items()]
+    return ("env", *unset, *settings, python, "-P", "-m", "worker", *arguments)
