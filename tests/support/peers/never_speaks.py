@@ -1,0 +1,5 @@
+"""Starts and says nothing."""
+
+import sys
+
+sys.stdin.read()

@@ -1,0 +1,7 @@
+"""Speaks the next protocol."""
+
+from tests.support.peers.honest import HonestPeer
+
+peer = HonestPeer()
+peer.protocol_version = "2.0"
+peer.run()

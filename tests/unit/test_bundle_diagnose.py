@@ -1,0 +1,112 @@
+"""The diagnosis names the first cause, rests on evidence, and tells symptoms apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.bundle.diagnose import RULES, diagnose
+from orchestrator.bundle.findings import Finding
+from orchestrator.bundle.reader import read_bundle
+from tests.support.bundles import CASES, RECORDED
+
+# name -> of each finding: rule, rank, stage, where the evidence is
+EXPECTED: dict[str, list[tuple[str, str, int | None, tuple[str, ...]]]] = {
+    "finished": [],
+    "killed_worker": [("killed", "CAUSE", 1, ("exits.jsonl:1", "failures.jsonl:1"))],
+    "killed_for_memory": [("killed", "CAUSE", 1, ("exits.jsonl:1", "events.jsonl:10"))],
+    "killed_remote_neighbour": [
+        ("killed", "CAUSE", 1, ("exits.jsonl:2", "stderr/stage-1.log:1")),
+        ("peer_gone", "SYMPTOM", 0, ("exits.jsonl:1",)),
+    ],
+    "hung": [("hung", "CAUSE", 1, ("failures.jsonl:1",))],
+    "load_failed": [
+        (
+            "load_failed",
+            "CAUSE",
+            1,
+            ("events.jsonl:11", "failures.jsonl:1", "events.jsonl:12", "exits.jsonl:1"),
+        )
+    ],
+    "memory_refused": [
+        (
+            "memory_refused",
+            "CAUSE",
+            0,
+            (
+                "events.jsonl:6",
+                "events.jsonl:7",
+                "failures.jsonl:1",
+                "events.jsonl:7",
+                "exits.jsonl:1",
+            ),
+        )
+    ],
+    "download_failed": [
+        ("download_failed", "CAUSE", 1, ("events.jsonl:6", "events.jsonl:7", "exits.jsonl:1"))
+    ],
+    "uncaught": [("uncaught", "CAUSE", 0, ("events.jsonl:25", "exits.jsonl:1"))],
+    "unreachable": [
+        (
+            "host_unreachable",
+            "CAUSE",
+            1,
+            ("failures.jsonl:1", "exits.jsonl:1", "stderr/stage-1.log:1"),
+        )
+    ],
+    "spawn_failed": [("spawn_failed", "CAUSE", 0, ("failures.jsonl:1", "exits.jsonl:1"))],
+    "version_mismatch": [("version_mismatch", "CAUSE", 1, ("events.jsonl:3", "failures.jsonl:1"))],
+    "garbage": [("protocol_violation", "CAUSE", 0, ("failures.jsonl:1", "events.jsonl:25"))],
+    "never_ready": [("not_ready", "CAUSE", 0, ("failures.jsonl:1", "events.jsonl:3"))],
+    "crashed": [
+        (
+            "crashed",
+            "CAUSE",
+            0,
+            (
+                "exits.jsonl:1",
+                "stderr/stage-0.log:2",
+                "stderr/stage-0.log:3",
+                "stderr/stage-0.log:4",
+            ),
+        )
+    ],
+    "op_refused": [
+        ("op_refused", "REQUEST", 1, ("ops.jsonl:7", "events.jsonl:31")),
+        ("run_failed", "RUN", None, ("end.json",)),
+    ],
+    "killed_orchestrator": [("run_without_end", "RUN", None, ("end.json",))],
+    "interrupted": [("run_failed", "RUN", None, ("end.json",))],
+    "killed_at_the_end": [("killed_at_the_end", "NOTE", 0, ("exits.jsonl:1",))],
+    "newer_version": [("other_failure", "CAUSE", 1, ("failures.jsonl:1",))],
+}
+
+
+def found(name: str) -> tuple[Finding, ...]:
+    return diagnose(read_bundle(RECORDED / name))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_recorded_bundle_gives_its_findings(name: str) -> None:
+    assert [
+        (f.rule, f.rank.name, f.stage, tuple(evidence.where for evidence in f.evidence))
+        for f in found(name)
+    ] == EXPECTED[name]
+
+
+def test_every_rule_and_every_recorded_bundle_has_its_case() -> None:
+    named = {finding[0] for findings in EXPECTED.values() for finding in findings}
+    assert set(EXPECTED) == set(CASES) == {path.name for path in RECORDED.iterdir()}
+    # `unreachable` is named after the failure's kind.
+    assert {rule.__name__ for rule in RULES} - named == {"unreachable"}
+
+
+def test_the_words_are_those_that_the_user_saw() -> None:
+    assert found("memory_refused")[0].sentence == "stage 0 on alpha needs 7 GB, 6 GB are free"
+
+
+def test_want_of_memory_is_said_only_with_evidence() -> None:
+    sentences = {found(name)[0].sentence for name in ("killed_for_memory", "killed_worker")}
+    assert sentences == {
+        "stage 1 on beta was ended by SIGKILL, most likely for want of memory",
+        "stage 1 on beta was killed by SIGKILL while serving",
+    }

@@ -1,0 +1,73 @@
+"""What is free is the tightest of the bounds around the process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from worker.model.limits import FreeMemory, cgroup_free_bytes, free_memory
+
+
+def _cgroup(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+def _membership(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "membership"
+    path.write_text(text)
+    return path
+
+
+def test_cgroup_v2_counts_every_limited_level_and_dropable_file_pages(tmp_path: Path) -> None:
+    root = tmp_path / "cgroup"
+    _cgroup(root / "a", memory__max="1000\n", memory__current="400\n")
+    _cgroup(
+        root / "a" / "b",
+        memory__max="900\n",
+        memory__current="700\n",
+        memory__stat="anon 100\ninactive_file 50\n",
+    )
+    _cgroup(root / "a" / "b" / "c", memory__max="max\n", memory__current="600\n")
+    free = cgroup_free_bytes(root, _membership(tmp_path, "0::/a/b/c\n"))
+    assert free == [250, 600]
+
+
+def test_cgroup_v1_limit_near_2_to_63_is_no_limit(tmp_path: Path) -> None:
+    root = tmp_path / "cgroup"
+    names = {"memory__usage_in_bytes": "300", "memory__stat": "total_inactive_file 20\n"}
+    _cgroup(root / "memory", memory__limit_in_bytes="9223372036854771712", **names)
+    _cgroup(root / "memory" / "job", memory__limit_in_bytes="1000", **names)
+    lines = "5:cpu,cpuacct:/job\n4:memory:/job\n0::/\n"
+    assert cgroup_free_bytes(root, _membership(tmp_path, lines)) == [720]
+
+
+def test_cgroup_path_that_a_container_does_not_see_falls_back_to_its_root(tmp_path: Path) -> None:
+    root = tmp_path / "cgroup"
+    _cgroup(root, memory__max="1000", memory__current="100")
+    assert cgroup_free_bytes(root, _membership(tmp_path, "0::/outside/of/it\n")) == [900]
+
+
+def test_no_cgroup_means_no_bound(tmp_path: Path) -> None:
+    assert cgroup_free_bytes(tmp_path, tmp_path / "absent") == []
+
+
+def test_given_limit_counts_what_the_process_holds_already() -> None:
+    given = psutil.Process().memory_info().rss + (1 << 20)
+    free = free_memory("cpu", given)
+    assert free.limit == "--memory-limit"
+    # the process may have grown by a page or shrunk since
+    assert free.free_bytes == pytest.approx(1 << 20, abs=1 << 19)
+
+
+def test_a_limit_below_what_is_held_leaves_nothing() -> None:
+    assert free_memory("cpu", 1) == FreeMemory(0, "--memory-limit")
+
+
+def test_without_a_given_limit_the_machine_or_its_cgroup_decides() -> None:
+    free = free_memory("cpu")
+    assert free.limit in ("memory", "cgroup")
+    assert 0 < free.free_bytes <= psutil.virtual_memory().total

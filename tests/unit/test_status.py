@@ -1,0 +1,99 @@
+"""The start display: what is told of each stage, in plain lines and in a table."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+
+from orchestrator.event_words import words_of
+from orchestrator.specs import StageSpec
+from orchestrator.stage.notes import Phase, StageStatus
+from orchestrator.status import LiveTable, PlainLines, start_display
+from worker.protocol.events import (
+    EVENTS,
+    Device,
+    DownloadProgress,
+    Event,
+    Importing,
+    LoadingModel,
+    MemoryCheck,
+    UnknownEvent,
+)
+
+LOADING = LoadingModel(model_id="m", layer_range="0:15", quantization="nf4")
+HALF = DownloadProgress(bytes_done=5 * 10**8, bytes_total=10**9, elapsed_ms=1e4, mbps=50.0)
+
+
+def status(phase: Phase, event: Event | None = None, stage: int = 0) -> StageStatus:
+    return StageStatus(stage, f"[host{stage}]", phase, event, time.monotonic())
+
+
+NEWS = [
+    status("connecting"),
+    status("loading", Device(device="cpu")),
+    status("loading", Importing(library="torch")),
+    status("loading", HALF),
+    status("loading", HALF),
+    status("loading", LOADING),
+    status("ready", LOADING),
+    status("closed", LOADING),
+]
+
+
+def test_plain_lines_tell_each_news_once() -> None:
+    stderr = io.StringIO()
+    with PlainLines(stderr) as display:
+        for news in NEWS:
+            display.update(news)
+    told = [line.partition("] ")[2] for line in stderr.getvalue().splitlines()]
+    assert told == [
+        "stage 0 on [host0]: connecting",
+        "stage 0 on [host0]: importing torch",
+        "stage 0 on [host0]: downloading 50 % of 1.0 GB, 50.0 MB/s",
+        "stage 0 on [host0]: loading layers 0:15 (nf4)",
+        "stage 0 on [host0]: ready",
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_table_of_every_stage() -> None:
+    stderr = Terminal()
+    specs = [StageSpec(stage=i, num_stages=2, host=f"[host{i}]") for i in range(2)]
+    with start_display(specs, stderr) as display:
+        assert isinstance(display, LiveTable)
+        display.update(status("loading", LOADING))
+        display.update(status("ready", LOADING, stage=1))
+    last = stderr.getvalue()
+    assert all(words in last for words in ("[host0]", "[host1]", "loading layers 0:15", "ready"))
+
+
+def test_no_terminal_gets_plain_lines() -> None:
+    assert isinstance(start_display([], io.StringIO()), PlainLines)
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (MemoryCheck(device="cpu", fits=True, weights_bytes=1, kv_bytes=1, scratch_bytes=1,
+                     process_bytes=1, need_bytes=2 * 10**8, free_bytes=8 * 10**9, limit="memory"),
+         "needs 200 MB of 8.0 GB free"),
+        (UnknownEvent(fields={"event": "of_a_later_version"}), "of_a_later_version"),
+        (UnknownEvent(fields={}), "unknown event"),
+    ],
+)  # fmt: skip
+def test_events_in_words(event: Event, words: str) -> None:
+    assert words_of(event) == words
+
+
+def test_an_event_without_words_of_its_own_is_named() -> None:
+    class Polishing(Event):
+        kind = "pp_polishing_layers"
+
+    assert Polishing.kind not in EVENTS
+    assert words_of(Polishing()) == "polishing layers"
