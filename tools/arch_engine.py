@@ -83,8 +83,9 @@ def padded_prompts(vocab_size: int) -> Batch:
 def write_checkpoint(config: PretrainedConfig, folder: Path, *, sharded: bool = False) -> None:
     """Write a model of `config` with random bfloat16 weights, in one file or in many."""
     torch.manual_seed(0)
+    model_class = internals.causal_lm_class(config)
     # saving writes into the config
-    model = random_model(copy.deepcopy(config), internals.causal_lm_class(config))
+    model = random_model(copy.deepcopy(internals.config_for(model_class, config)), model_class)
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder, max_shard_size="60KB" if sharded else "10GB")
 

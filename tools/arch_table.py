@@ -3,7 +3,8 @@
     python -m tools.arch_table --jobs 2 --work /tmp/arch [TYPE ...]
 
 Results are kept in WORK/results, one file a type; a type that is there is not tried again.
-`--write` turns them into docs/architectures.md and worker/model/verified.json.
+`--write` turns them into docs/architectures.md and worker/model/verified.json, `--check` tells
+whether they still say what those files say.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+VERIFIED = ROOT / "worker" / "model" / "verified.json"
 MIN_PASSING = 115
 _START_S, _TYPE_S = 60, 120
 _THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
@@ -32,17 +34,40 @@ def main() -> int:
     if arguments.one:
         return _run_here(arguments.one, arguments.work)
     types = arguments.types or all_types()
-    todo = [name for name in types if not (results / f"{name}.json").exists()]
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        for name in pool.map(lambda t: _run_apart(t, arguments.work), _in_groups(todo)):
-            print(name, file=sys.stderr, flush=True)
-    rows = [_read(results / f"{name}.json") for name in types]
+    rows = _try(types, arguments.work, arguments.jobs)
+    changed = changed_types(rows) if arguments.check else []
+    if changed:  # Once more, alone: on a busy machine a type may have run out of time.
+        for name in changed:
+            (results / f"{name}.json").unlink(missing_ok=True)
+        rows = _try(types, arguments.work, 1)
+        changed = changed_types(rows)
     print(table(rows))
     passing = sum(row["mode"] in _PASSING for row in rows)
-    print(f"{passing} of {len(rows)} model types pass")
+    print(f"{passing} of {len(rows)} model types pass, at least {MIN_PASSING} must")
     if arguments.write:
         write_outputs(rows)
-    return 0 if arguments.types or passing >= MIN_PASSING else 1
+    if changed:
+        print(f"no longer as in {VERIFIED.relative_to(ROOT)}: {', '.join(changed)}")
+    return 0 if not changed and (arguments.types or passing >= MIN_PASSING) else 1
+
+
+def changed_types(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the types whose mode is not the one that the product ships."""
+    shipped = json.loads(VERIFIED.read_text("utf-8"))
+    return [
+        row["model_type"]
+        for row in rows
+        if row["mode"] != shipped.get(row["model_type"], {"mode": "unknown"})["mode"]
+    ]
+
+
+def _try(types: list[str], work: Path, jobs: int) -> list[dict[str, Any]]:
+    results = work / "results"
+    todo = [name for name in types if not (results / f"{name}.json").exists()]
+    with ThreadPoolExecutor(jobs) as pool:
+        for name in pool.map(lambda t: _run_apart(t, work), _in_groups(todo)):
+            print(name, file=sys.stderr, flush=True)
+    return [_read(results / f"{name}.json") for name in types]
 
 
 def all_types() -> list[str]:
@@ -94,8 +119,7 @@ def write_outputs(rows: list[dict[str, Any]]) -> None:
         | ({"reason": row["reason"]} if row["mode"] == "refused" else {})
         for row in passing + refused
     }
-    target = ROOT / "worker" / "model" / "verified.json"
-    target.write_text(json.dumps(verified, indent=1, sort_keys=True) + "\n", "utf-8")
+    VERIFIED.write_text(json.dumps(verified, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--work", type=Path, required=True, help="folder for results and models")
     parser.add_argument("--write", action="store_true", help="write docs and verified.json")
+    parser.add_argument("--check", action="store_true", help="fail where verified.json differs")
     parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
     return parser
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForImageTextToText
 
 from tests.support.tiny import (
     load_stages,
@@ -21,6 +22,7 @@ from tests.support.tiny import (
     tiny_checkpoint,
 )
 from tools.arch_engine import bounds_for
+from tools.tiny_configs import recipe_config
 from worker.model.load import LoadOptions
 from worker.model.parts import ModelParts
 from worker.model.support import Mode, verified_types
@@ -75,6 +77,14 @@ def test_one_worker_gives_the_same_bits_in_one_op_and_in_two(
         in_two.append(runner.head(runner.forward(x, two, want="hidden")))
         x = in_one[-1].argmax(-1, keepdim=True)
     assert [same(wanted, in_one), same(wanted, in_two)] == [True, True]
+
+
+def test_the_text_decoder_of_a_multi_modal_checkpoint_runs_alone(tmp_path: Path) -> None:
+    model = AutoModelForImageTextToText.from_config(recipe_config("qwen3_5"))
+    model.to(torch.bfloat16).save_pretrained(tmp_path)
+    wanted = reference_logits(reference_model(tmp_path), single_prompt(160), steps=4)
+    stages = load_stages(tmp_path, (0, 2, 4, 6), LoadOptions())
+    assert same(wanted, split_logits(stages, single_prompt(160), steps=4))
 
 
 def test_the_shipped_table_passes_at_least_115_types() -> None:

@@ -73,6 +73,7 @@ class Architecture:
                 f"({_first_line(error)}); fetch the model again"
             ) from error
         model_class = _model_class(config, folder, remote, trust_remote_code)
+        config = internals.config_for(model_class, config)
         return Architecture(config, model_class, bool(remote and trust_remote_code))
 
 

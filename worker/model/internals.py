@@ -48,6 +48,21 @@ def causal_lm_class(config: PretrainedConfig) -> type[PreTrainedModel]:
     return found
 
 
+def config_for(model_class: type[PreTrainedModel], config: PretrainedConfig) -> PretrainedConfig:
+    """Return the config `model_class` takes: of some multi-modal types, that of the text alone.
+
+    As `AutoModelForCausalLM` does, which runs the text decoder of such a checkpoint by itself.
+    """
+    inner = config.sub_configs.get("text_config")
+    if inner is None or getattr(model_class, "config_class", None) is not inner:
+        return config
+    text: PretrainedConfig = config.get_text_config()
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is not None:
+        text.quantization_config = quantization
+    return text
+
+
 def known_causal_lm_types() -> dict[str, type[PretrainedConfig]]:
     """Return every model type that has a causal language model, with its config class."""
     mapping = AutoModelForCausalLM._model_mapping

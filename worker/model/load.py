@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from worker.model import internals
 from worker.model.architecture import Architecture, check_quantization
 from worker.model.errors import LoadError
-from worker.model.heap import return_free_memory
+from worker.model.heap import trim_heap
 from worker.model.layout import HiddenLayout
 from worker.model.lazy import OpenFiles, StackedTensor, lazy_tensors
 from worker.model.plan import WEIGHT_DTYPE, StagePlan, plan_stage
@@ -138,7 +138,7 @@ def load_prepared(
         choice = quantize.finish(model)
         notes, numerics = choice.notes, choice.numerics
         scale_bytes = quantize.scale_bytes(model)
-    return_free_memory()
+    trim_heap()
     return LoadedStage(
         model=model,
         architecture=plan.architecture,

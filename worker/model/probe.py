@@ -29,6 +29,7 @@ from worker.protocol.stage import StageSlice
 
 _PROMPT_TOKENS = 11
 _STEPS = 4
+_MAX_PARAMETERS = 50_000_000
 _MODES = (Mode.PLAIN, Mode.TOKENS, Mode.FLOAT32, Mode.TOKENS_FLOAT32)
 
 
@@ -85,7 +86,15 @@ def split_difference(model: PreTrainedModel, mode: Mode) -> str | None:
 
 
 def random_model(config: PretrainedConfig, model_class: type[PreTrainedModel]) -> PreTrainedModel:
-    """Build `config` with random bfloat16 weights, large enough to make layers matter."""
+    """Build `config` with random bfloat16 weights, large enough to make layers matter.
+
+    Raises:
+        ValueError: the model would not be tiny.
+    """
+    with torch.device("meta"):
+        count = sum(p.numel() for p in model_class(copy.deepcopy(config)).parameters())
+    if count > _MAX_PARAMETERS:
+        raise ValueError(f"it has {count} parameters, the limit for trying is {_MAX_PARAMETERS}")
     model = model_class(config)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -201,7 +201,7 @@ class StageRunner:
             logits: torch.Tensor = result.logits[:, -1]
             return logits
         hidden = result.output
-        if isinstance(hidden, tuple):
+        if isinstance(hidden, (tuple, list)):
             hidden = hidden[0]
         if hidden.dtype != self.wire_dtype and self.wire_dtype != torch.float32:
             raise RuntimeError(
@@ -220,7 +220,7 @@ class StageRunner:
         return args, {**kwargs, "hidden_states": self._inject}
 
     def _take_output(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        self._form = len(output) if isinstance(output, tuple) else None
+        self._form = len(output) if isinstance(output, (tuple, list)) else None
         self._form_known = True
         if self._capture:
             raise _StageDone(output)
