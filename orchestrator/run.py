@@ -25,9 +25,10 @@ from orchestrator.prompt import as_messages, read_prompt
 from orchestrator.request import GenerationRequest, RequestRefused
 from orchestrator.run_bundle import clear_old_bundles, open_bundle
 from orchestrator.run_options import RunOptions
-from orchestrator.run_report import report, say
+from orchestrator.run_report import report
 from orchestrator.specs import WorkerOptions
 from orchestrator.status import start_display
+from orchestrator.stderr import say
 from orchestrator.text_output import TextOutput
 from orchestrator.timeouts import Timeouts
 from orchestrator.trouble import Trouble, trouble_of

@@ -9,6 +9,7 @@ import sys
 
 from orchestrator.answer import Answer
 from orchestrator.run_options import RunOptions
+from orchestrator.stderr import say
 from orchestrator.text_output import stdout_fd, write_all
 from orchestrator.trouble import Trouble, trouble_of
 from worker.protocol.exits import ExitCode
@@ -30,12 +31,6 @@ def report(options: RunOptions, answer: Answer, trouble: Trouble | None) -> int:
     if answer.bundle is not None and trouble.exit_code != ExitCode.OK:
         say(f"bundle: {answer.bundle} (orchestrator bundle show {answer.bundle})")
     return trouble.exit_code
-
-
-def say(text: str) -> None:
-    """Print a line to stderr; where nobody reads it, the run goes on."""
-    with contextlib.suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
 
 
 def _print(text: str) -> Trouble | None:

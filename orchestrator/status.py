@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from orchestrator.event_words import words_of
 from orchestrator.specs import StageSpec
 from orchestrator.stage import StageStatus
+from orchestrator.stderr import write_line
 from worker.protocol.events import DownloadProgress, FetchingModel, Importing, LoadingModel
 
 if TYPE_CHECKING:
@@ -28,15 +29,17 @@ class StartDisplay(AbstractContextManager["StartDisplay"], Protocol):
         """Take a stage's news."""
 
 
-def start_display(specs: Sequence[StageSpec], stderr: TextIO) -> StartDisplay:
-    """Return the display that suits stderr."""
-    return LiveTable(specs, stderr) if stderr.isatty() else PlainLines(stderr)
+def start_display(specs: Sequence[StageSpec], stderr: TextIO | None) -> StartDisplay:
+    """Return the display that suits stderr; None is a program that was started without one."""
+    if stderr is not None and stderr.isatty():
+        return LiveTable(specs, stderr)
+    return PlainLines(stderr)
 
 
 class PlainLines:
     """One line for each thing worth telling, for logs and pipes."""
 
-    def __init__(self, stderr: TextIO) -> None:
+    def __init__(self, stderr: TextIO | None) -> None:
         self._stderr = stderr
         self._start_s = time.monotonic()
         self._said: dict[int, str] = {}
@@ -56,10 +59,8 @@ class PlainLines:
             return  # A failure has its own sentence, and the end of a run its summary.
         self._said[status.stage] = words
         elapsed_s = time.monotonic() - self._start_s
-        print(
-            f"[{elapsed_s:6.1f} s] stage {status.stage} on {status.host}: {words}",
-            file=self._stderr,
-            flush=True,
+        write_line(
+            self._stderr, f"[{elapsed_s:6.1f} s] stage {status.stage} on {status.host}: {words}"
         )
 
 

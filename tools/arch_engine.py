@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, DynamicCache, PretrainedConfig, P
 from tools.tiny_configs import recipe_config
 from worker.model import internals
 from worker.model.cuts import legal_cuts
-from worker.model.load import LoadOptions, load_stage
+from worker.model.load import load_stage
+from worker.model.load_options import LoadOptions
 from worker.model.parts import ModelParts
 from worker.model.probe import random_model
 from worker.model.run import StageRunner

@@ -85,14 +85,14 @@ def probe(case: Case) -> Measured:
     import torch
     from transformers.utils import logging
 
-    from worker.model import load, memory, run
+    from worker.model import load, load_options, memory, run
     from worker.protocol.stage import StageSlice
 
     logging.disable_progress_bar()
     torch.set_num_threads(1)
     stage = StageSlice(case.shard_start, case.shard_end, case.num_layers)
-    quantization: load.Quantization = case.quantization  # type: ignore[assignment]
-    options = load.LoadOptions(quantization=quantization, mmap=case.mmap)
+    quantization: load_options.Quantization = case.quantization  # type: ignore[assignment]
+    options = load_options.LoadOptions(quantization=quantization, mmap=case.mmap)
     request = load.prepare_stage(Path(case.folder), stage, options)
     estimate = memory.estimate_memory(
         request, max_context=case.max_context, prefill_chunk=case.prefill_chunk

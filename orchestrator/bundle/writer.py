@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from orchestrator.bundle.records import (
     RequestRecord,
 )
 from orchestrator.bundle.segments import SegmentedLog
+from orchestrator.stderr import say
 from worker.protocol.schema import to_fields
 
 
@@ -29,11 +29,6 @@ class Bounds:
     records_bytes: int = 32 * 1024 * 1024
     stderr_bytes: int = 1024 * 1024
     line_bytes: int = 256 * 1024
-
-
-def warn_on_stderr(text: str) -> None:
-    """Print one line to stderr."""
-    print(text, file=sys.stderr, flush=True)
 
 
 class BundleWriter:
@@ -56,7 +51,7 @@ class BundleWriter:
         manifest: Manifest | None = None,
         *,
         secrets: Iterable[str] = (),
-        warn: Callable[[str], None] = warn_on_stderr,
+        warn: Callable[[str], None] = say,
         bounds: Bounds | None = None,
     ) -> None:
         self.path = path

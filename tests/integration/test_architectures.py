@@ -23,9 +23,10 @@ from tests.support.tiny import (
 )
 from tools.arch_engine import bounds_for
 from tools.tiny_configs import recipe_config
-from worker.model.load import LoadOptions
+from worker.model.load_options import LoadOptions
 from worker.model.parts import ModelParts
-from worker.model.support import Mode, verified_types
+from worker.model.support import Mode
+from worker.model.verdict import verified_types
 
 ARCHITECTURES = [
     "bamba", "bloom", "cohere2", "deepseek_v3", "falcon", "falcon_h1", "gemma2", "gemma3",

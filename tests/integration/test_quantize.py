@@ -20,7 +20,9 @@ from tests.support.tiny import (
     tiny_checkpoint,
 )
 from worker.model import quantize
-from worker.model.load import LoadedStage, LoadOptions, Quantization, load_stage
+from worker.model.load import load_stage
+from worker.model.load_options import LoadOptions, Quantization
+from worker.model.loaded import LoadedStage
 from worker.model.run import StageRunner
 from worker.protocol.stage import StageSlice
 

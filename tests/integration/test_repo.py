@@ -17,7 +17,8 @@ from tests.support.tiny import tiny_checkpoint
 from tests.support.tokenizers import byte_tokenizer
 from tests.support.worker_process import WorkerProcess
 from worker.failures import LoadFailed
-from worker.model.load import LoadOptions, prepare_stage
+from worker.model.load import prepare_stage
+from worker.model.load_options import LoadOptions
 from worker.protocol.events import DownloadProgress
 from worker.protocol.exits import ExitCode
 from worker.protocol.stage import StageSlice

@@ -20,7 +20,7 @@ from tools.arch_engine import (
     write_checkpoint,
 )
 from tools.tiny_configs import recipe_config
-from worker.model.load import LoadOptions
+from worker.model.load_options import LoadOptions
 from worker.model.run import StageRunner
 from worker.protocol.stage import StageSlice, split_layers
 

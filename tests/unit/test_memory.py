@@ -14,13 +14,9 @@ from worker.failures import LoadFailed
 from worker.model import quantize
 from worker.model.errors import UnsupportedModel
 from worker.model.limits import FreeMemory
-from worker.model.load import (
-    LoadOptions,
-    Quantization,
-    StageRequest,
-    load_prepared,
-    prepare_stage,
-)
+from worker.model.load import load_prepared, prepare_stage
+from worker.model.load_options import LoadOptions, Quantization
+from worker.model.loaded import StageRequest
 from worker.model.memory import MemoryEstimate, estimate_memory
 from worker.model.packing import pack_int8, pack_nf4
 from worker.model.refusal import check_memory

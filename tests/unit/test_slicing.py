@@ -19,7 +19,8 @@ from tests.support.tiny import (
     tiny_checkpoint,
 )
 from worker.model.architecture import Architecture
-from worker.model.load import LoadOptions, load_stage, prepare_stage
+from worker.model.load import load_stage, prepare_stage
+from worker.model.load_options import LoadOptions
 from worker.model.plan import plan_stage
 from worker.protocol.stage import StageSlice, split_layers
 from worker.weights.index import CheckpointIndex

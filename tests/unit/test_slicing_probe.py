@@ -9,7 +9,8 @@ from tools.tiny_configs import recipe_config
 from worker.model import internals
 from worker.model.architecture import Architecture
 from worker.model.probe import probe
-from worker.model.support import Mode, verified_types
+from worker.model.support import Mode
+from worker.model.verdict import verified_types
 
 torch.set_num_threads(1)
 

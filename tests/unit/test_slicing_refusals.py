@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.tiny import tiny_checkpoint
 from worker.model.errors import LoadError, UnsupportedModel
-from worker.model.load import LoadOptions, load_stage, prepare_stage
+from worker.model.load import load_stage, prepare_stage
+from worker.model.load_options import LoadOptions
 from worker.protocol.stage import StageSlice
 from worker.weights.index import CheckpointError
 

@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from worker.model.kv import StageCache
-from worker.model.load import LoadedStage, LoadOptions
+from worker.model.load_options import LoadOptions
+from worker.model.loaded import LoadedStage
 from worker.model.plan import WEIGHT_DTYPE, StagePlan
 from worker.model.run import StageRunner
 from worker.model.support import Mode, Support

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -16,59 +15,15 @@ from worker.model import internals
 from worker.model.architecture import Architecture, check_quantization
 from worker.model.errors import LoadError
 from worker.model.heap import trim_heap
-from worker.model.layout import HiddenLayout
 from worker.model.lazy import OpenFiles, StackedTensor, lazy_tensors
+from worker.model.load_options import LoadOptions
+from worker.model.loaded import LoadedStage, StageRequest
 from worker.model.plan import WEIGHT_DTYPE, StagePlan, plan_stage
-from worker.model.slicing import SlicedParts, stage_class, stage_parts
-from worker.model.support import Mode, Support, support_for
+from worker.model.slicing import stage_class, stage_parts
+from worker.model.support import Support
+from worker.model.verdict import support_for
 from worker.protocol.stage import StageSlice
 from worker.weights.index import CheckpointError, CheckpointIndex
-
-Quantization = Literal["bfloat16", "int8", "nf4"]
-
-
-@dataclass(frozen=True)
-class LoadOptions:
-    """How to load. `mode` None means: as the model type needs (see `support_for`)."""
-
-    quantization: Quantization = "bfloat16"
-    device: str = "cpu"
-    mmap: bool = True
-    trust_remote_code: bool = False
-    mode: Mode | None = None
-    attention: str | None = None
-
-
-@dataclass(frozen=True)
-class StageRequest:
-    """What is known before weights are read: config, support, index and plan."""
-
-    folder: Path
-    options: LoadOptions
-    support: Support
-    index: CheckpointIndex
-    plan: StagePlan
-
-
-@dataclass(frozen=True)
-class LoadedStage:
-    """One stage in memory. Weights and slice do not change after this."""
-
-    model: PreTrainedModel
-    architecture: Architecture
-    sliced: SlicedParts
-    layout: HiddenLayout
-    support: Support
-    options: LoadOptions
-    read_bytes: int
-    weight_bytes: int
-    notes: tuple[str, ...] = ()
-    numerics: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def stage(self) -> StageSlice:
-        """The layers it holds."""
-        return self.sliced.stage
 
 
 def prepare_stage(folder: Path, stage: StageSlice, options: LoadOptions) -> StageRequest:

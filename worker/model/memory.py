@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from worker.model import internals
 from worker.model.dry_run import DryRun, dry_run
-from worker.model.load import StageRequest
+from worker.model.loaded import StageRequest
 from worker.model.plan import WEIGHT_DTYPE
-from worker.model.quantize import QuantizationChoice, choose
+from worker.model.quantization_choice import QuantizationChoice
+from worker.model.quantize import choose
 from worker.model.weight_size import WeightSize, weight_size
 from worker.weights.index import CheckpointError
 

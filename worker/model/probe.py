@@ -19,7 +19,8 @@ from worker.model import internals
 from worker.model.architecture import Architecture
 from worker.model.cuts import legal_cuts
 from worker.model.layout import hidden_layout
-from worker.model.load import LoadedStage, LoadOptions
+from worker.model.load_options import LoadOptions
+from worker.model.loaded import LoadedStage
 from worker.model.parts import ModelParts
 from worker.model.run import StageRunner, accepted_names
 from worker.model.shrink import shrunk

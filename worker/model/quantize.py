@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,51 +12,15 @@ from torch import nn
 from worker.model.errors import UnsupportedModel
 from worker.model.experts import expert_parameters
 from worker.model.heap import trim_heap
+from worker.model.load_options import LoadOptions
 from worker.model.packing import NF4_BLOCK
-
-if TYPE_CHECKING:
-    from worker.model.load import LoadOptions
-    from worker.model.plan import StagePlan
+from worker.model.plan import StagePlan
+from worker.model.quantization_choice import QuantizationChoice
 
 _NF4_CPU_ROWS = 32
 # the allocator keeps up to 32 MiB of each freed temporary of repacking; trimmed this often, the
 # peak of a 6-layer stage of a 1B model fell from 314 to some 130 MiB above its weights
 _TRIM_ELEMENTS = 1 << 23
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizationChoice:
-    """Which parts of a stage are quantized; the same for every cut of a model.
-
-    Attributes:
-        quantization: `int8` or `nf4`.
-        linears: module names.
-        experts: names of fused expert parameters `[experts, rows, columns]`.
-        left: modules or parameters that stay bfloat16 although they would be worth it, and why.
-    """
-
-    quantization: str
-    linears: tuple[str, ...]
-    experts: tuple[str, ...]
-    left: tuple[tuple[str, str], ...]
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """One sentence for each reason to leave something in bfloat16."""
-        reasons = Counter(reason for _, reason in self.left)
-        return tuple(
-            f"{count} of the weights stay bfloat16 instead of {self.quantization}: {reason} "
-            f"({_shown([name for name, why in self.left if why == reason])})."
-            for reason, count in reasons.items()
-        )
-
-    @property
-    def numerics(self) -> dict[str, str]:
-        """What decides the bits, for the ready line."""
-        found = {"linear": f"bitsandbytes {self.quantization}"}
-        if self.experts:
-            found["experts"] = f"eager, {self.quantization} dequantized one expert at a time"
-        return found
 
 
 def choose(plan: StagePlan, quantization: str, device: str) -> QuantizationChoice:
@@ -201,7 +163,3 @@ def linear_shape(module: Any) -> tuple[int, int]:
     """Return (outputs, inputs) of a linear module; Conv1D keeps its weight transposed."""
     rows, columns = module.weight.shape
     return (rows, columns) if type(module) is nn.Linear else (columns, rows)
-
-
-def _shown(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")

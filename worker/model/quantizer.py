@@ -19,7 +19,7 @@ from transformers.quantizers.quantizers_utils import get_module_from_name
 
 from worker.model.experts import QuantizedExperts
 from worker.model.packing import NF4_BLOCK, pack_int8, pack_nf4
-from worker.model.quantize import QuantizationChoice
+from worker.model.quantization_choice import QuantizationChoice
 from worker.model.weight_watch import is_linear
 
 

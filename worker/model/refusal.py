@@ -6,7 +6,7 @@ import math
 
 from worker.failures import LoadFailed
 from worker.model.limits import FreeMemory
-from worker.model.load import StageRequest
+from worker.model.loaded import StageRequest
 from worker.model.memory import MemoryEstimate
 from worker.model.quantize import choose
 from worker.model.weight_size import WeightSize, weight_size

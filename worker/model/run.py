@@ -13,7 +13,7 @@ from torch import nn
 
 from worker.model.ghost import Ghost, Relay
 from worker.model.kv import StageCache
-from worker.model.load import LoadedStage
+from worker.model.loaded import LoadedStage
 
 _TOO_FEW = re.compile(r"not enough values to unpack \(expected (\d+), got")
 

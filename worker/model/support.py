@@ -1,16 +1,13 @@
-"""Say whether and how a model type can be split: from the shipped table, or by trying."""
+"""Whether and how a model type can be split."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import resources
 from typing import Literal
 
 import torch
 
-from worker.model.architecture import Architecture
 from worker.model.errors import UnsupportedModel
 
 
@@ -51,27 +48,3 @@ class Support:
                 f"model type {self.model_type!r} cannot be split: {self.reason}; run it unsplit "
                 "with transformers, or choose a model from docs/architectures.md"
             )
-
-
-def verified_types() -> dict[str, Support]:
-    """Return the shipped table: model types that `tools/arch_table` has tried."""
-    raw = resources.files("worker.model").joinpath("verified.json").read_text("utf-8")
-    return {
-        model_type: Support(model_type, Mode(row["mode"]), row.get("reason"))
-        for model_type, row in json.loads(raw).items()
-    }
-
-
-def support_for(architecture: Architecture) -> Support:
-    """Look the model type up, that of its text decoder too; probe a type nobody has tried.
-
-    A probe builds a shrunken random model and compares split with unsplit: seconds.
-    """
-    table = verified_types()
-    for config in (architecture.config, architecture.text_config):
-        found = table.get(config.model_type)
-        if found is not None and not architecture.is_remote:
-            return found
-    from worker.model.probe import probe
-
-    return probe(architecture)

@@ -10,7 +10,8 @@ from torch import nn
 from worker.model import internals
 from worker.model.packing import NF4_BLOCK
 from worker.model.plan import WEIGHT_DTYPE, StagePlan
-from worker.model.quantize import QuantizationChoice, linear_shape, repacks_nf4
+from worker.model.quantization_choice import QuantizationChoice
+from worker.model.quantize import linear_shape, repacks_nf4
 
 _FLOAT32_BYTES = 4
 

@@ -8,7 +8,7 @@ import torch
 
 from worker.backends.base import ModelFacts
 from worker.model.eos import eos_token_ids
-from worker.model.load import LoadedStage
+from worker.model.loaded import LoadedStage
 from worker.model.run import StageRunner
 from worker.model.text import TextCodec
 from worker.protocol.capabilities import Capability

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from worker.config import WorkerConfig
 from worker.failures import LoadFailed
 from worker.model.architecture import Architecture
-from worker.model.support import support_for
+from worker.model.verdict import support_for
 from worker.protocol.events import DownloadFailed, Event
 from worker.weights.progress import DownloadMeter
 from worker.weights.repo import INDEX_FILE, SINGLE_FILE, ModelFolder

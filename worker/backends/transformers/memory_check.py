@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from worker.config import WorkerConfig
 from worker.model.limits import free_memory
-from worker.model.load import StageRequest
+from worker.model.loaded import StageRequest
 from worker.model.memory import MemoryEstimate, estimate_memory
 from worker.model.refusal import check_memory
 from worker.protocol.events import Event, MemoryCheck

@@ -23,13 +23,9 @@ from worker.failures import LoadFailed
 from worker.model.architecture import Architecture
 from worker.model.context import context_limit
 from worker.model.errors import LoadError, UnsupportedModel
-from worker.model.load import (
-    LoadOptions,
-    Quantization,
-    StageRequest,
-    load_prepared,
-    prepare_stage,
-)
+from worker.model.load import load_prepared, prepare_stage
+from worker.model.load_options import LoadOptions, Quantization
+from worker.model.loaded import StageRequest
 from worker.model.run import StageRunner
 from worker.model.text import TextCodec
 from worker.owner import resident_mb

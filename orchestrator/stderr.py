@@ -1,0 +1,20 @@
+"""Lines for the user on stderr. It may be closed, full or read by nobody: the run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TextIO
+
+
+def say(text: str) -> None:
+    """Print a line to stderr, if it can be written."""
+    write_line(sys.stderr, text)
+
+
+def write_line(stream: TextIO | None, text: str) -> None:
+    """Write a line and flush it; None is a stream that this program was started without."""
+    if stream is None:
+        return  # print() would take stdout instead, which belongs to the answer.
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=stream, flush=True)
