@@ -14,20 +14,27 @@ STUB_LAYERS = 128
 _FIELDS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 
+class ModelUnreadable(PlanError):
+    """The model's config.json cannot be had or read; one sentence."""
+
+
 def count_layers(model_id: str, revision: str | None) -> int:
     """Return the number of layers of a local folder or of a model on the hub.
 
     Raises:
-        PlanError: config.json cannot be had, read, or does not tell.
+        ModelUnreadable: config.json cannot be had or read.
+        PlanError: it does not tell.
     """
     folder = Path(model_id).expanduser()
     path = folder / "config.json" if folder.is_dir() else _from_hub(model_id, revision)
     try:
         config = json.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise PlanError(f"cannot read {path} ({error.strerror}); is it a model folder?") from None
-    except ValueError as error:
-        raise PlanError(f"{path} is not JSON ({error}); fetch the model again") from None
+        raise ModelUnreadable(
+            f"cannot read {path} ({error.strerror}); is it a model folder?"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise ModelUnreadable(f"{path} is not JSON ({error}); fetch the model again") from None
     count = layers_of(config)
     if count is None:
         raise PlanError(
@@ -60,7 +67,7 @@ def _from_hub(model_id: str, revision: str | None) -> Path:
         return Path(hf_hub_download(model_id, "config.json", revision=revision))
     except Exception as error:  # noqa: BLE001 - the library's many errors all mean one thing here
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise PlanError(
+        raise ModelUnreadable(
             f"cannot fetch config.json of {model_id!r} to count its layers ({reason}); check the "
             "name and the network, or leave layers= out of the hosts file"
         ) from None

@@ -20,7 +20,8 @@ def read_prompt(options: RunOptions) -> str:
         PromptError: there is none, it is empty, or it is no Unicode text.
     """
     prompt = options.prompt if options.prompt is not None else _from_file(options.prompt_file)
-    for name, text in (("prompt", prompt), ("system message", options.system or "")):
+    stops = (("stop text", stop) for stop in options.stop)
+    for name, text in (("prompt", prompt), ("system message", options.system or ""), *stops):
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from orchestrator.failures import OpRejected, PipelineMismatch, StageFailure
 from orchestrator.hosts import HostsError
 from orchestrator.interruption import Interrupted
+from orchestrator.layer_count import ModelUnreadable
 from orchestrator.layer_plan import PlanError
 from orchestrator.prompt import PromptError
 from orchestrator.request import RequestRefused
@@ -71,6 +72,8 @@ def trouble_of(error: Exception) -> Trouble:
             stage=error.stage,
             host=error.host,
         )
+    if isinstance(error, ModelUnreadable):
+        return Trouble(kind="model_unreadable", sentence=sentence, exit_code=ExitCode.LOAD_FAILED)
     if isinstance(error, _USAGE):
         return Trouble(kind="usage", sentence=sentence, exit_code=ExitCode.USAGE)
     if isinstance(error, Interrupted):

@@ -112,7 +112,8 @@ def _open(life: Lifecycle, config: WorkerConfig, opener: Opener) -> Opened:
         text, kind = f"no memory to load the stage: {error}", type(error).__name__
         code = ExitCode.OUT_OF_MEMORY
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a model's own code may do anything.
-        text, kind = f"loading failed: {error}", type(error).__name__
+        kind = type(error).__name__
+        text = f"loading failed: {kind}: {error}"
         code = ExitCode.LOAD_FAILED
         trace = traceback.format_exc()
     print(f"worker: {trace or text}", file=sys.stderr, flush=True)

@@ -98,7 +98,7 @@ def read_config(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
     given = {name: value for name, value in options.items() if value is not None}
     _check_slice(given, env)
     config = WorkerConfig(**given)
-    if config.model_id is None and not config.stub:
+    if not config.model_id and not config.stub:
         raise UsageError("no model: give --model-id FOLDER_OR_HUB_ID (or MODEL), or --stub")
     return config
 

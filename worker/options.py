@@ -18,6 +18,10 @@ _UNITS = {
     **{f"{prefix}B": 1000**power for power, prefix in enumerate(("", "K", "M", "G", "T"))},
     **{f"{prefix}iB": 1024**power for power, prefix in enumerate(("K", "M", "G", "T"), start=1)},
 }
+# More make no op faster; with 100000 the first op ended the process with a segmentation fault.
+_MAX_THREADS = 1024
+# A year; far more than that and `time.sleep` raises, which would end the worker.
+_MAX_SECONDS = 31_536_000
 _UNITS_BY_LOWER = {unit.lower(): factor for unit, factor in _UNITS.items()}
 
 
@@ -40,14 +44,26 @@ def as_positive(text: str) -> int:
     return int(text)
 
 
+def as_threads(text: str) -> int:
+    """Read a number of threads."""
+    count = as_positive(text)
+    if count > _MAX_THREADS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} threads are too many: give 1 to {_MAX_THREADS}, best the processor's cores"
+        )
+    return count
+
+
 def as_seconds(text: str) -> float:
     """Read a positive number of seconds."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+    if not 0 < value <= _MAX_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of seconds above 0 and up to {_MAX_SECONDS}"
+        )
     return value
 
 
@@ -68,7 +84,7 @@ def as_device(text: str) -> str:
 
 def as_size(text: str) -> int:
     """Read a size in bytes, with a unit or without."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([A-Za-z]*)", text)
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) *([A-Za-z]*)", text)
     factor = _UNITS_BY_LOWER.get(match[2].lower()) if match else None
     if match is None or factor is None or int(float(match[1]) * factor) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no size such as 20GiB, 512MiB or 8GB")
@@ -92,7 +108,7 @@ _LAYERS: _Options = {
 }
 _MACHINE: _Options = {
     "--device": {"type": as_device, "metavar": "D", "help": "auto, cpu, cuda, cuda:N, mps (auto)"},
-    "--threads": {"type": as_positive, "metavar": "N", "help": "compute threads on a CPU"},
+    "--threads": {"type": as_threads, "metavar": "N", "help": "compute threads on a CPU"},
     "--memory-limit": {
         "dest": "memory_limit_bytes",
         "type": as_size,

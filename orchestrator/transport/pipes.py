@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -50,9 +51,7 @@ class PipedProcess:
         Raises:
             SpawnError: the program cannot be started.
         """
-        child_in, our_in = os.pipe()
-        our_out, child_out = os.pipe()
-        our_err, child_err = os.pipe()
+        child_in, our_in, our_out, child_out, our_err, child_err = _pipes(launch.argv[0])
         _widen(our_in, our_out)
         ours = [
             os.fdopen(our_in, "wb", 0),
@@ -156,6 +155,23 @@ class PipedProcess:
             os.killpg(self.pid, number)
 
 
+def _pipes(program: str) -> list[int]:
+    """Return the ends of three pipes, of each the one to read and the one to write.
+
+    Raises:
+        SpawnError: this process may not open as many; none is left open.
+    """
+    fds: list[int] = []
+    try:
+        for _ in range(3):
+            fds += os.pipe()
+    except OSError as error:
+        for fd in fds:
+            os.close(fd)
+        raise SpawnError(_why_not(program, error)) from error
+    return fds
+
+
 def _widen(*fds: int) -> None:
     if _F_SETPIPE_SZ is None:
         return
@@ -168,5 +184,10 @@ def _widen(*fds: int) -> None:
 def _why_not(program: str, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"could not be started: there is no program '{program}' here; install it"
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return (
+            "could not be started: this machine allows no more open files "
+            f"({error.strerror}); raise the limit with 'ulimit -n', or start fewer stages"
+        )
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return f"could not be started: '{program}': {reason}"

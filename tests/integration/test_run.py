@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import ROOT, run_cli, start_cli, stub_answer, stub_tokens
+from tests.support.cli import (
+    COMMAND,
+    ROOT,
+    environment,
+    run_cli,
+    start_cli,
+    stub_answer,
+    stub_tokens,
+)
 
 PROMPT = "four words of prompt"
 PROMPT_TOKENS = len(stub_tokens(PROMPT))
@@ -178,6 +186,49 @@ def test_an_error_before_the_start_is_json_too(tmp_path: Path) -> None:
     done = stub(tmp_path, "--local", "1", "--json")
     got = json.loads(done.stdout)
     assert (done.returncode, got["finish_reason"], got["error"]["kind"]) == (2, "error", "usage")
+
+
+@pytest.mark.parametrize("option", ["--prompt", "--system", "--stop"])
+def test_text_that_is_not_utf_8_is_refused(tmp_path: Path, option: str) -> None:
+    done = stub(tmp_path, "--local", "1", "--prompt", "x", option, "a\udcff")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is not UTF-8 at character 2" in done.stderr
+
+
+@pytest.mark.parametrize("where", ["closed", "full", "unread"])
+def test_the_answer_comes_also_where_stderr_cannot_be_written(where: str) -> None:
+    unread, stderr = os.pipe()
+    os.close(unread)
+    shell = {"closed": 'exec "$@" 2>&-', "full": 'exec "$@" 2>/dev/full', "unread": 'exec "$@"'}
+    # The bundle has something to warn of, and the display and the summary to tell.
+    words = (*COMMAND, "run", "--stub", "--local", "1", "--bundle-dir", "/proc/none")
+    words = (*words, "--prompt", PROMPT, "--max-new-tokens", "3")
+    done = subprocess.run(
+        ["sh", "-c", shell[where], "sh", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    os.close(stderr)
+    assert (done.returncode, done.stdout.decode()) == (0, text_of(stub_answer(PROMPT, 1, 3)))
+
+
+def test_more_stages_than_open_files_is_one_sentence() -> None:
+    words = (*COMMAND, "run", "--stub", "--local", "9", "--prompt", PROMPT, "--no-bundle")
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -n 24; exec "$@"', "sh", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment(),
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (5, False)
+    assert "allows no more open files" in done.stderr.splitlines()[-1]
 
 
 def test_a_prompt_without_tokens_is_refused(tmp_path: Path) -> None:

@@ -22,11 +22,13 @@ from worker.protocol.exits import ExitCode
 from worker.protocol.ops import (
     EmbedAndForward,
     ForwardAndSample,
+    ForwardRange,
     GenerateFull,
     HiddenReply,
     Release,
     Tokenize,
 )
+from worker.protocol.payload import encode_base64
 from worker.protocol.schema import ErrorCode, ProtocolError
 
 LAYERS = 6
@@ -204,6 +206,21 @@ def test_hidden_states_that_are_no_numbers_are_found_where_they_arise(llama: Pat
         norm.weight.copy_(kept)
     chain.first(1, [8], len(PROMPT))
     assert chain.forward(2, PROMPT, 0, logprobs=True) == good
+
+
+@pytest.mark.parametrize("sample", [True, False])
+def test_broken_numbers_from_the_wire_leave_the_session_as_it_was(
+    chain: Chain, sample: bool
+) -> None:
+    chain.forward(65, PROMPT, 0)
+    rest: dict[str, Any] = {"request_id": 65, "position": len(PROMPT), "seq_len": 1}
+    good = chain.first(65, [33], len(PROMPT)).hidden_b64
+    good = chain.stages[1].call(ForwardRange(**rest, hidden_b64=good)).hidden_b64
+    broken = encode_base64(b"\xc0\x7f" * 64)
+    last = chain.stages[2]
+    error = refused(lambda: last.call(ForwardAndSample(**rest, sample=sample, hidden_b64=broken)))
+    assert error.code is ErrorCode.INTERNAL and "nan" in error.text
+    assert last.call(ForwardAndSample(**rest, hidden_b64=good)).token_id is not None
 
 
 def test_a_hidden_state_of_another_shape_is_refused(chain: Chain) -> None:

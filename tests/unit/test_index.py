@@ -45,6 +45,13 @@ def test_shards_are_read_only_when_one_of_their_tensors_is_asked_for(tmp_path: P
         index.entry("b")
 
 
+def test_a_single_file_goes_before_an_index_as_in_transformers(tmp_path: Path) -> None:
+    index_file = tmp_path / "model.safetensors.index.json"
+    index_file.write_text(json.dumps({"weight_map": {"old": "old.safetensors"}}))
+    _file(tmp_path / "model.safetensors", {"new": _tensor(0, 4)}, bytes(4))
+    assert CheckpointIndex.read(tmp_path).names == {"new"}
+
+
 BROKEN = {
     "zero length": (b"", "is empty"),
     "too short": (b"abc", "truncated"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.hosts import HostEntry, parse_hosts
-from orchestrator.layer_count import STUB_LAYERS, count_layers, layers_of
+from orchestrator.layer_count import STUB_LAYERS, ModelUnreadable, count_layers, layers_of
 from orchestrator.layer_plan import PlanError
 from orchestrator.plan import Plan, Ways, make_plan
 from orchestrator.specs import StageSpec, WorkerOptions
@@ -149,11 +149,12 @@ def test_the_number_of_layers_is_read_from_the_config(config: Any, count: int | 
 def test_a_config_that_does_not_tell_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="does not tell how many layers"):
         count_layers(model_of(tmp_path, {}), None)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(PlanError, match="is not JSON"):
-        count_layers(str(tmp_path), None)
+    for text in ("{", "[" * 100_000):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ModelUnreadable, match="is not JSON"):
+            count_layers(str(tmp_path), None)
     (tmp_path / "config.json").unlink()
-    with pytest.raises(PlanError, match="is it a model folder"):
+    with pytest.raises(ModelUnreadable, match="is it a model folder"):
         count_layers(str(tmp_path), None)
 
 

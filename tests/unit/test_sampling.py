@@ -183,6 +183,15 @@ def test_nothing_left_to_choose_is_refused() -> None:
     assert caught.value.code is ErrorCode.BAD_FIELD
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_penalty_past_the_range_of_numbers_is_refused(temperature: float) -> None:
+    tokens = tuple(range(VOCAB))
+    options = Sampling(repetition_penalty=1e-300, penalty_tokens=tokens, temperature=temperature)
+    with pytest.raises(ProtocolError, match=r"repetition_penalty.*1e-300") as caught:
+        choose(logits(), options, 0)
+    assert caught.value.code is ErrorCode.BAD_FIELD
+
+
 def test_a_penalty_that_cannot_be_applied_is_refused() -> None:
     request = {"position": 0, "seq_len": 1, "hidden_b64": "", "repetition_penalty": 1.1}
     with pytest.raises(ProtocolError, match="penalty_tokens"):

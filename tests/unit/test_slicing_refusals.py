@@ -48,6 +48,8 @@ def test_a_broken_config_is_named(tmp_path: Path) -> None:
     [
         ({"model_type": "no_such_type"}, "'no_such_type' in"),
         ({}, "model type None"),
+        ({"model_type": ["llama"]}, "model type ['llama']"),
+        ({"model_type": "own", "auto_map": "modeling_own.Own"}, "'own' in"),
         ({"model_type": "t5"}, "encoder-decoder"),
         ({"model_type": "bart"}, "encoder-decoder"),
         ({"model_type": "vit"}, "no causal language model"),
@@ -61,6 +63,27 @@ def test_a_model_type_that_cannot_be_served_is_refused(
     fields: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     assert reason in _refusal(_config(tmp_path / "m", **fields))
+
+
+def test_a_stored_quantization_without_its_library_is_named(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "m", "llama")
+    fields = json.loads((folder / "config.json").read_text())
+    fields["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (folder / "config.json").write_text(json.dumps(fields))
+    assert "GPTQ" in _refusal(folder)
+
+
+def test_a_value_the_config_refuses_is_told_with_its_reason(tmp_path: Path) -> None:
+    folder = _config(tmp_path / "m", model_type="llama", num_hidden_layers="six")
+    assert "expected int" in _refusal(folder)
+
+
+def test_a_config_that_no_model_can_be_built_from_is_named(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "m", "llama")
+    fields = json.loads((folder / "config.json").read_text())
+    fields["rope_parameters"] = {"rope_type": "no_such_rope", "rope_theta": 10000.0}
+    (folder / "config.json").write_text(json.dumps(fields))
+    assert "no_such_rope" in _refusal(folder)
 
 
 def test_quantizing_a_quantized_checkpoint_is_a_conflict(tmp_path: Path) -> None:
@@ -112,5 +135,6 @@ def test_weights_of_another_shape_are_a_load_error(tmp_path: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     tensors["model.layers.2.mlp.up_proj.weight"] = torch.ones(3, 3, dtype=torch.bfloat16)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(LoadError, match="loading layers 2:4"):
+    seen = r"up_proj\.weight \(stored \[3, 3\], config\.json needs \[128, 64\]\)"
+    with pytest.raises(LoadError, match=f"loading layers 2:4 .*{seen}"):
         load_stage(folder, MIDDLE, LoadOptions())

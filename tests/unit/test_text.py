@@ -124,12 +124,20 @@ def test_a_folder_without_tokenizer_files_refuses_text_alone(tmp_path: Path) -> 
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     mute = TextCodec.load(tmp_path)
     assert mute.tokenizer is None and not mute.has_chat_template
+    assert mute.lacking == f"there are no tokenizer files in {tmp_path}"
     for error in (
         refused(mute.encode_prompt, "hi"),
         refused(mute.encode_messages, USER),
         refused(mute.decode, [1]),
     ):
         assert error.code is ErrorCode.UNKNOWN_OP and "no tokenizer" in error.text
+
+
+def test_tokenizer_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1")
+    mute = TextCodec.load(tmp_path)
+    assert f"the tokenizer files in {tmp_path} cannot be read" in mute.lacking
 
 
 def test_a_saved_tokenizer_is_read_back(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from orchestrator.failures import Crashed, NotReady, OpRejected, PipelineMismatc
 from orchestrator.generate import Finish, TokenOutput
 from orchestrator.hosts import HostsError
 from orchestrator.interruption import Interrupted
+from orchestrator.layer_count import ModelUnreadable
 from orchestrator.layer_plan import PlanError
 from orchestrator.meter import Timings
 from orchestrator.prompt import PromptError
@@ -27,6 +28,7 @@ SCENE = Scene(stage=1, host="gpu1", phase="idle")
     [
         (HostsError("x"), "usage", 2),
         (PlanError("x"), "usage", 2),
+        (ModelUnreadable("x"), "model_unreadable", 3),
         (PromptError("x"), "usage", 2),
         (RequestRefused("x"), "usage", 2),
         (PipelineMismatch("x"), "usage", 2),

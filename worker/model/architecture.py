@@ -53,8 +53,9 @@ class Architecture:
         """
         fields = _config_fields(folder)
         model_type = fields.get("model_type")
-        native = model_type in internals.known_config_types()
-        remote = (fields.get("auto_map") or {}).get("AutoModelForCausalLM")
+        native = isinstance(model_type, str) and model_type in internals.known_config_types()
+        auto_map = fields.get("auto_map")
+        remote = auto_map.get("AutoModelForCausalLM") if isinstance(auto_map, dict) else None
         if not native and remote and not trust_remote_code:
             raise UnsupportedModel(
                 f"model type {model_type!r} needs Python code from the model's own folder "
@@ -70,7 +71,7 @@ class Architecture:
         except Exception as error:  # config classes raise anything on values they dislike
             raise UnsupportedModel(
                 f"{folder / 'config.json'} is not a valid {model_type} config "
-                f"({_first_line(error)}); fetch the model again"
+                f"({_one_line(error)}); fetch the model again"
             ) from error
         model_class = _model_class(config, folder, remote, trust_remote_code)
         config = internals.config_for(model_class, config)
@@ -125,5 +126,6 @@ def check_quantization(config: PretrainedConfig, quantization: str) -> None:
         )
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+def _one_line(error: Exception) -> str:
+    # the validation errors of configs have their reason in the second line
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -149,6 +149,8 @@ def _from_pretrained(
                 state_dict=tensors,
                 dtype=WEIGHT_DTYPE,
                 output_loading_info=True,
+                # only so that the report below names them, in place of a sentence that does not
+                ignore_mismatched_sizes=True,
                 **kwargs,
             )
     except (CheckpointError, MemoryError, torch.OutOfMemoryError):
@@ -165,13 +167,21 @@ def _from_pretrained(
 def _check_report(report: dict[str, Any], stage: StageSlice) -> None:
     """Every load ends here: nothing may be missing, unexpected or of another shape."""
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        found = sorted(str(key) for key in report.get(kind) or ())
+        found = sorted(map(_described, report.get(kind) or ()))
         if found:
             more = f" and {len(found) - 1} more" if found[1:] else ""
             raise LoadError(
                 f"loading layers {stage} ended with {kind.replace('_', ' ')}: {found[0]}{more}; "
                 "config.json and weights do not belong together, fetch the model again"
             )
+
+
+def _described(key: Any) -> str:
+    """Name what a report lists: a key, or a key with its stored and its expected shape."""
+    if not isinstance(key, tuple):
+        return str(key)
+    name, stored, expected = key
+    return f"{name} (stored {list(stored)}, config.json needs {list(expected)})"
 
 
 def _weight_bytes(model: PreTrainedModel) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -50,7 +51,7 @@ def plan_stage(
     if stage.num_layers == architecture.num_layers:
         check_cuts(architecture.config, stage)
     model = meta_model(architecture)
-    quantizer = internals.apply_checkpoint_quantizer(model, WEIGHT_DTYPE)
+    quantizer = _checkpoint_quantizer(model)
     table = internals.checkpoint_names(model, quantizer)
     whole = model.state_dict()
     found = {name: table.parameter_for(name, whole) for name in checkpoint_names}
@@ -64,16 +65,41 @@ def plan_stage(
 
 
 def meta_model(architecture: Architecture) -> PreTrainedModel:
-    """Build the whole model on the meta device: shapes alone, no memory."""
+    """Build the whole model on the meta device: shapes alone, no memory.
+
+    Raises:
+        UnsupportedModel: the model's class cannot be built from this config.
+    """
     # building a model writes into its config
     config = copy.deepcopy(architecture.config)
     # as the loader sets it; config.json gives it as text, which some models hand to torch
     for level in (config, config.get_text_config(decoder=True)):
         level.dtype = WEIGHT_DTYPE
-    with torch.device("meta"):
-        model = architecture.model_class(config)
+    try:
+        with torch.device("meta"):
+            model = architecture.model_class(config)
+    except Exception as error:  # model classes raise anything on values they dislike
+        raise UnsupportedModel(
+            f"no {config.model_type} model can be built from config.json ({_reason(error)}); "
+            "fetch the model again, or correct that value"
+        ) from error
     model.eval()
     return model
+
+
+def _checkpoint_quantizer(model: PreTrainedModel) -> Any:
+    """Prepare meta model `model` for a checkpoint that is stored quantized; None for others."""
+    try:
+        return internals.apply_checkpoint_quantizer(model, WEIGHT_DTYPE)
+    except Exception as error:  # a missing package, or settings that the library does not know
+        raise UnsupportedModel(
+            "the quantization that config.json says the checkpoint is stored in cannot be used "
+            f"here ({_reason(error)}); follow that, or use the unquantized model"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _check_complete(

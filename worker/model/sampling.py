@@ -36,12 +36,18 @@ def choose(logits: torch.Tensor, options: Sampling, position: int) -> Sampled:
 
     Raises:
         ProtocolError: `internal` when the logits hold nan or inf, `bad_field` when every token
-            is suppressed.
+            is suppressed or the penalty leaves the range of float32.
     """
     # On the CPU in float32, as `generate` has them; a draw then does not depend on the device.
     raw = logits.to(device="cpu", dtype=torch.float32, copy=True)
     _require_finite(raw, position)
     scores = filtered(raw, options)
+    if not bool((scores.amax(-1) < torch.inf).all()):  # `amax` hands nan on
+        raise ProtocolError(
+            ErrorCode.BAD_FIELD,
+            f"'repetition_penalty' {options.repetition_penalty} makes scores that are no finite "
+            "numbers; give one nearer to 1, as 0.5 to 2",
+        )
     if bool((scores.amax(-1) == -torch.inf).any()):
         raise ProtocolError(
             ErrorCode.BAD_FIELD,

@@ -13,6 +13,11 @@ from worker.protocol.schema import ErrorCode, ProtocolError
 
 # Some templates build their markers from the role, so a role must not be able to hold one.
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+# Any of these says that the folder was meant to have a tokenizer.
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "vocab.json",
+    "vocab.txt", "merges.txt", "tekken.json",
+)  # fmt: skip
 
 
 class TextCodec:
@@ -45,8 +50,12 @@ class TextCodec:
                 folder, trust_remote_code=trust_remote_code, local_files_only=True
             )
         except Exception as error:  # noqa: BLE001 - tokenizer classes raise anything; text is optional
+            if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+                return TextCodec(None, lacking=f"there are no tokenizer files in {folder}")
             first_line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            return TextCodec(None, lacking=first_line)
+            return TextCodec(
+                None, lacking=f"the tokenizer files in {folder} cannot be read: {first_line}"
+            )
         # Some classes make an empty vocabulary of nothing; some (bytes) need no file but a config.
         files = set(tokenizer.vocab_files_names.values()) or {"tokenizer_config.json"}
         if not any((folder / file).is_file() for file in files | {"tokenizer.json"}):

@@ -85,7 +85,10 @@ class SampledReply(Reply):
         TOKENS, "with a batch of several sequences: one token per sequence", None
     )
     logprob: float | None = rule(
-        NUMBER, "natural log of the chosen token's probability before any sampling filter", None
+        NUMBER,
+        "natural log of the chosen token's probability before any sampling filter; of a batch, "
+        "as `top_tokens`, for its first sequence",
+        None,
     )
     top_tokens: tuple[int, ...] | None = rule(TOKENS, "ids of the most likely tokens", None)
     top_logprobs: tuple[float, ...] | None = rule(NUMBERS, "their log probabilities", None)

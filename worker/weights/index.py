@@ -51,20 +51,23 @@ class CheckpointIndex:
 
     @staticmethod
     def read(folder: Path) -> CheckpointIndex:
-        """Read `model.safetensors.index.json`, or else `model.safetensors`, of `folder`.
+        """Read `model.safetensors`, or else `model.safetensors.index.json`, of `folder`.
+
+        Where both are there transformers takes the single file, so a folder whose model was saved
+        anew over old shards must not give the old weights here.
 
         Raises:
             CheckpointError: there are no SafeTensors weights, or the file is broken.
         """
         index_file = folder / "model.safetensors.index.json"
         single_file = folder / "model.safetensors"
-        if index_file.is_file():
-            return CheckpointIndex(folder, _read_weight_map(index_file))
         if single_file.is_file():
             header = read_header(single_file)
             index = CheckpointIndex(folder, dict.fromkeys(header, single_file.name))
             index._headers[single_file.name] = header
             return index
+        if index_file.is_file():
+            return CheckpointIndex(folder, _read_weight_map(index_file))
         if any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth")):
             raise CheckpointError(
                 f"{folder} holds only pickle weights (.bin, .pt), which can run code when read; "

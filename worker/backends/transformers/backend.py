@@ -99,15 +99,16 @@ class TransformersBackend:
                 position_ids=positions,
                 want="logits" if wants_logits else "hidden",
             )
-        if wants_logits:
-            return Rows(values, "logits")
+        # In logits -inf alone is a token that the model itself rules out; `amax` hands nan on.
+        # A chunk that asks for no token is looked at too: its keys and values stay.
+        checked = values.amax(-1)[:, None] if wants_logits else values
         try:
-            self._require_finite(values, mask, placement)
+            self._require_finite(checked, mask, placement)
         except ProtocolError:
             if cache is not None:
                 cache.crop(placement.position)
             raise
-        return Rows(values, "hidden")
+        return Rows(values, "logits" if wants_logits else "hidden")
 
     def dump(self, hidden: Rows, placement: Placement) -> Hidden:
         """Give hidden states out to the wire."""
@@ -172,7 +173,7 @@ class TransformersBackend:
             return
         if mask is not None:
             # rows of padding attend to nothing, and may hold anything
-            values = values[mask[:, -placement.seq_len :].bool().to(values.device)]
+            values = values[mask[:, -values.shape[1] :].bool().to(values.device)]
         bad = int(values.numel() - torch.isfinite(values).sum())
         if bad:
             raise ProtocolError(
