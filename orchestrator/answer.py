@@ -81,7 +81,8 @@ class Answer:
         timings = self.finish.timings if self.finish else None
         parts = []
         if self.start_ms is not None:
-            parts.append(f"{len(self.ready)} stages ready after {self.start_ms / 1e3:.1f} s")
+            stages = "1 stage" if len(self.ready) == 1 else f"{len(self.ready)} stages"
+            parts.append(f"{stages} ready after {self.start_ms / 1e3:.1f} s")
         parts += [f"{self.prompt_tokens} prompt + {len(self.token_ids)} new tokens"]
         if timings and timings.ttft_ms is not None:
             parts.append(f"first token after {timings.ttft_ms / 1e3:.2f} s")

@@ -22,11 +22,14 @@ class Surroundings:
         state_dir: folder for what this program keeps between runs.
         cores: processors that this process may use.
         secrets: values that must not stand in any file.
+        python_path: what PYTHONPATH says, "" where it is unset; local workers keep it, behind
+            the folder of this program.
     """
 
     state_dir: Path
     cores: int
     secrets: tuple[str, ...]
+    python_path: str = ""
 
 
 def surroundings(environ: Mapping[str, str] | None = None) -> Surroundings:
@@ -36,6 +39,7 @@ def surroundings(environ: Mapping[str, str] | None = None) -> Surroundings:
         state_dir=_state_home(environ.get("XDG_STATE_HOME", "")) / "stageline",
         cores=_usable_cores(),
         secrets=tuple(environ[name] for name in _SECRET_VARIABLES if environ.get(name)),
+        python_path=environ.get("PYTHONPATH", ""),
     )
 
 

@@ -26,12 +26,14 @@ class Ways:
     Attributes:
         hosts_name: the hosts file in messages, "" for --local.
         cores: processors here, shared evenly by the local workers.
+        python_path: PYTHONPATH of this process, which local workers keep.
     """
 
     hosts_name: str = ""
     ssh_command: str = DEFAULT_SSH_COMMAND
     accept_new_host_key: bool = False
     cores: int = 1
+    python_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,8 @@ def _spec(
     environment = {"OMP_WAIT_POLICY": "passive"}
     if options.threads is not None:
         environment["OMP_NUM_THREADS"] = str(options.threads)
+    if entry.is_local and ways.python_path:
+        environment["PYTHONPATH"] = ways.python_path
     common = StageSpec(
         stage=stage,
         num_stages=num_stages,

@@ -98,6 +98,7 @@ def prepare(options: RunOptions, around: Surroundings) -> Job:
         hosts_name="" if options.hosts is None else str(options.hosts),
         ssh_command=options.ssh_command,
         accept_new_host_key=options.accept_new,
+        python_path=around.python_path,
         cores=around.cores,
     )
     plan = make_plan(entries, worker, ways)

@@ -212,3 +212,11 @@ def start_worker() -> list[dict[str, Any]]:
     with WorkerProcess("--stage=0", "--num-stages=2", f"--model-id={REPO}") as worker:
         worker.ready()
         return [line for line in worker.lines if "event" in line]
+
+
+def test_a_wrong_path_is_told_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    with WorkerProcess("--stage=0", "--num-stages=2", f"--model-id={tmp_path / 'no'}") as worker:
+        worker.event("exiting")
+        kinds = [line["event"] for line in worker.lines]
+        code = worker.process.wait(10)
+    assert (kinds, code) == (["starting", "model_load_failed", "exiting"], 3)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import psutil
 import pytest
 
-from worker.model.limits import FreeMemory, cgroup_free_bytes, free_memory
+from worker.model.limits import cgroup_free_bytes, free_memory
 
 
 def _cgroup(folder: Path, **files: str) -> None:
@@ -58,13 +59,15 @@ def test_no_cgroup_means_no_bound(tmp_path: Path) -> None:
 def test_given_limit_counts_what_the_process_holds_already() -> None:
     given = psutil.Process().memory_info().rss + (1 << 20)
     free = free_memory("cpu", given)
-    assert free.limit == "--memory-limit"
+    assert free.limit.startswith("--memory-limit of ")
     # the process may have grown by a page or shrunk since
     assert free.free_bytes == pytest.approx(1 << 20, abs=1 << 19)
 
 
 def test_a_limit_below_what_is_held_leaves_nothing() -> None:
-    assert free_memory("cpu", 1) == FreeMemory(0, "--memory-limit")
+    free = free_memory("cpu", 10 << 20)
+    assert free.free_bytes == 0
+    assert re.fullmatch(r"--memory-limit of 10 MiB, \d+ MiB in use", free.limit)
 
 
 def test_without_a_given_limit_the_machine_or_its_cgroup_decides() -> None:

@@ -82,6 +82,12 @@ def test_local_workers_share_the_cores(slots: int, threads: int) -> None:
     assert plan_of("local\n", threads=5).specs[0].options.threads == 5
 
 
+def test_local_workers_keep_the_python_path_and_others_do_not_get_it() -> None:
+    ways = Ways(cores=2, python_path="/opt/torch")
+    plan = make_plan(parse_hosts(b"local\ngpu1\n"), WorkerOptions(stub=True), ways)
+    assert [spec.environment.get("PYTHONPATH") for spec in plan.specs] == ["/opt/torch", None]
+
+
 def test_without_wishes_the_workers_split_the_layers_themselves() -> None:
     assert layers(plan_of("local\na\n")) == [("local", None), ("a", None)]
 

@@ -20,7 +20,7 @@ class FreeMemory:
     """The tightest bound on further memory.
 
     `limit` names it: `memory` (the machine's), `cgroup`, `device` (an accelerator's), or
-    `--memory-limit`.
+    `--memory-limit` with its figures.
     """
 
     free_bytes: int
@@ -44,7 +44,8 @@ def free_memory(device: str, memory_limit_bytes: int | None = None) -> FreeMemor
         used_bytes = torch.mps.current_allocated_memory()
         bounds = [FreeMemory(torch.mps.recommended_max_memory() - used_bytes, "device")]
     if memory_limit_bytes is not None:
-        bounds.append(FreeMemory(memory_limit_bytes - used_bytes, "--memory-limit"))
+        name = f"--memory-limit of {memory_limit_bytes >> 20} MiB, {used_bytes >> 20} MiB in use"
+        bounds.append(FreeMemory(memory_limit_bytes - used_bytes, name))
     tightest = min(bounds, key=lambda bound: bound.free_bytes)
     return FreeMemory(max(0, tightest.free_bytes), tightest.limit)
 

@@ -27,11 +27,12 @@ def check_memory(request: StageRequest, estimate: MemoryEstimate, free: FreeMemo
         return
     stage = request.plan.sliced.stage
     raise LoadFailed(
-        f"layers {stage} of the model need {_gib(estimate.need_bytes)} "
-        f"({_gib(estimate.weights_bytes)} weights as {request.options.quantization} + "
-        f"{_gib(estimate.kv_bytes)} KV cache at {estimate.max_context} positions + "
-        f"{_gib(estimate.scratch_bytes)} scratch + {_gib(estimate.process_bytes)} libraries), but "
-        f"{_gib(free.free_bytes)} are free on {request.options.device} ({free.limit}); "
+        f"layers {stage} of the model need {_size_text(estimate.need_bytes)} "
+        f"({_size_text(estimate.weights_bytes)} weights as {request.options.quantization} + "
+        f"{_size_text(estimate.kv_bytes)} KV cache at {estimate.max_context} positions + "
+        f"{_size_text(estimate.scratch_bytes)} scratch + "
+        f"{_size_text(estimate.process_bytes)} libraries), but "
+        f"{_size_text(free.free_bytes)} are free on {request.options.device} ({free.limit}); "
         f"{_advice(request, estimate, free)}",
         ExitCode.OUT_OF_MEMORY,
     )
@@ -88,6 +89,6 @@ def _size(request: StageRequest, quantization: str) -> WeightSize:
     return weight_size(request.plan, choose(request.plan, quantization, device), device)
 
 
-def _gib(size_bytes: int) -> str:
-    # never rounded so that need and have look alike
-    return f"{math.ceil(size_bytes / _MIB) / 1024:.2f} GiB"
+def _size_text(size_bytes: int) -> str:
+    mib = math.ceil(size_bytes / _MIB)
+    return f"{mib} MiB" if mib < 1024 else f"{mib / 1024:.2f} GiB"

@@ -114,9 +114,9 @@ def find_model(
     Raises:
         LoadFailed: there is no such model, or the hub refuses; one sentence with advice.
     """
-    local = Path(model_id).expanduser()
-    if local.exists() or model_id.startswith(_PATH_STARTS):
-        return _local(model_id, local, revision)
+    local = find_local(model_id, revision)
+    if local is not None:
+        return local
     repo_id, _, named = model_id.partition("@")
     if named and revision and named != revision:
         raise LoadFailed(
@@ -139,6 +139,18 @@ def find_model(
     if not (weights and (folder / TOKENIZER_FILE).is_file()):
         _take_small_files(found)
     return found
+
+
+def find_local(model_id: str, revision: str | None = None) -> ModelFolder | None:
+    """Return the model's folder where `model_id` is a path; None for a hub id.
+
+    Raises:
+        LoadFailed: there is no model folder at that path.
+    """
+    local = Path(model_id).expanduser()
+    if local.exists() or model_id.startswith(_PATH_STARTS):
+        return _local(model_id, local, revision)
+    return None
 
 
 def _local(model_id: str, folder: Path, revision: str | None) -> ModelFolder:

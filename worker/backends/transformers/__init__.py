@@ -15,6 +15,7 @@ from worker.backends.base import StageBackend
 from worker.config import WorkerConfig
 from worker.protocol.events import Event, Imported, Importing
 from worker.protocol.roles import StageIdentity
+from worker.weights.repo import find_local
 
 
 def open_stage(
@@ -25,6 +26,7 @@ def open_stage(
     Raises:
         LoadFailed: it cannot be opened; one sentence and the exit code.
     """
+    find_local(config.model_id or "", config.revision)  # A wrong path is told at once.
     with _imported("torch", emit):
         importlib.import_module("torch")
     with _imported("transformers", emit):
