@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.sizes import parse_bytes
+from worker.protocol.sizes import parse_bytes
 
 QUANTIZATIONS = ("bfloat16", "int8", "nf4")
 MAX_SLOTS = 1024

@@ -10,19 +10,13 @@ from typing import Any, NoReturn
 from worker import __version__
 from worker.failures import UsageError
 from worker.protocol.exits import ExitCode
+from worker.protocol.sizes import parse_bytes
 
 QUANTIZATIONS = ("bfloat16", "int8", "nf4")
-
-_UNITS = {
-    "": 1,
-    **{f"{prefix}B": 1000**power for power, prefix in enumerate(("", "K", "M", "G", "T"))},
-    **{f"{prefix}iB": 1024**power for power, prefix in enumerate(("K", "M", "G", "T"), start=1)},
-}
 # More make no op faster; with 100000 the first op ended the process with a segmentation fault.
 _MAX_THREADS = 1024
 # A year; far more than that and `time.sleep` raises, which would end the worker.
 _MAX_SECONDS = 31_536_000
-_UNITS_BY_LOWER = {unit.lower(): factor for unit, factor in _UNITS.items()}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -84,11 +78,10 @@ def as_device(text: str) -> str:
 
 def as_size(text: str) -> int:
     """Read a size in bytes, with a unit or without."""
-    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) *([A-Za-z]*)", text)
-    factor = _UNITS_BY_LOWER.get(match[2].lower()) if match else None
-    if match is None or factor is None or int(float(match[1]) * factor) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 20GiB, 512MiB or 8GB")
-    return int(float(match[1]) * factor)
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 _Options = dict[str, dict[str, Any]]

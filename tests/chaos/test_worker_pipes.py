@@ -295,5 +295,5 @@ def test_events_of_threads_never_cut_a_reply() -> None:
         worker.stdin.close()
         assert worker.end() == 0
     assert [len(reply["tokens"]) for reply in worker.replies()] == [20000] * 40
-    assert sum(line.get("event") == "heartbeat" for line in worker.lines) > 5
+    assert any(line.get("event") == "heartbeat" for line in worker.lines)
     assert worker.lines[-1]["event"] == "exiting"
