@@ -40,9 +40,10 @@ def plan_layers(wishes: Sequence[Wish], num_layers: int) -> dict[int, StageSlice
     gaps = _gaps([slice_ for _, slice_ in fixed], num_layers)
     if len(free) < len(gaps):
         start, end = gaps[len(free)]
+        beside = next(i for i, s in fixed if s.shard_end == start or s.shard_start == end)
         raise PlanError(
-            f"layers {start}:{end} of 0:{num_layers} are on no stage; add a host without layers= "
-            "or widen a range"
+            f"{wishes[beside].name}: beside layers={dict(fixed)[beside]}, layers {start}:{end} of "
+            f"0:{num_layers} are on no stage; add a host without layers= or widen a range"
         )
     shares = _shares([end - start for start, end in gaps], len(free))
     planned = dict(fixed)

@@ -166,7 +166,11 @@ def test_hosts_file_with_layers_in_any_order(tmp_path: Path) -> None:
     [
         (("--prompt", "x"), "local\nlocal device=gpu\n", "hosts.txt:2: device=gpu must be auto"),
         (("--prompt", "x"), "local layers=0:200\n", "hosts.txt:1: layers=0:200 goes beyond"),
-        (("--prompt", "x"), "local layers=8:128\n", "layers 0:8 of 0:128 are on no stage"),
+        (
+            ("--prompt", "x"),
+            "local layers=8:128\n",
+            "hosts.txt:1: beside layers=8:128, layers 0:8 of 0:128 are on no stage",
+        ),
         (("--prompt", "x"), "local env.A_TOKEN=x\n", "hosts.txt:1: env.A_TOKEN= would be readable"),
         ((), "local\n", "the prompt is empty"),
         (("--prompt-file", "none.txt"), "local\n", "cannot read the prompt from none.txt"),

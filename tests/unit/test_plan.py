@@ -106,8 +106,8 @@ def test_wishes_are_kept_and_the_others_share_the_rest_in_file_order() -> None:
             "hosts.txt:2: layers=7:128 overlaps layers=0:8 of hosts",
         ),
         ("a layers=0:129\n", "hosts.txt:1: layers=0:129 goes beyond the model, which has 128"),
-        ("a layers=0:8\n", "layers 8:128 of 0:128 are on no stage"),
-        ("a layers=8:9\nb\n", "layers 9:128 of 0:128 are on no stage"),
+        ("a layers=0:8\n", "hosts.txt:1: beside layers=0:8, layers 8:128 of 0:128 are on no"),
+        ("a layers=8:9\nb\n", "hosts.txt:1: beside layers=8:9, layers 9:128 of 0:128 are on no"),
         ("a\nb env.HF_TOKEN=hf_x\n", "hosts.txt:2: env.HF_TOKEN= would be readable"),
     ],
 )
