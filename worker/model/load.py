@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from worker.model import internals
 from worker.model.architecture import Architecture, check_quantization
 from worker.model.errors import LoadError
-from worker.model.heap import trim_heap
+from worker.model.heap import lean_heap
 from worker.model.lazy import OpenFiles, StackedTensor, lazy_tensors
 from worker.model.load_options import LoadOptions
 from worker.model.loaded import LoadedStage, StageRequest
@@ -75,25 +75,25 @@ def load_prepared(
     mmap = options.mmap and options.quantization == "bfloat16"
     shared = Counter(plan.tensors.parameters.values())
     merged = [name for name, target in plan.tensors.parameters.items() if shared[target] > 1]
-    with OpenFiles(request.folder, mmap=mmap) as files:
-        tensors: dict[str, Any] = dict(
-            lazy_tensors(request.index, names, files, progress, copied=merged)
-        )
-        if internals.declared_quantization(plan.architecture.config) is None:
-            _stack_experts(plan, tensors)
-        read_bytes = plan.tensors.total_bytes(request.index)
-        model = _from_pretrained(plan, options, tensors)
-    model.eval()
     notes: tuple[str, ...] = ()
     numerics: dict[str, str] = {}
     scale_bytes = 0
-    if options.quantization != "bfloat16":
-        from worker.model import quantize
+    with lean_heap():
+        with OpenFiles(request.folder, mmap=mmap) as files:
+            tensors: dict[str, Any] = dict(
+                lazy_tensors(request.index, names, files, progress, copied=merged)
+            )
+            if internals.declared_quantization(plan.architecture.config) is None:
+                _stack_experts(plan, tensors)
+            read_bytes = plan.tensors.total_bytes(request.index)
+            model = _from_pretrained(plan, options, tensors)
+        model.eval()
+        if options.quantization != "bfloat16":
+            from worker.model import quantize
 
-        choice = quantize.finish(model)
-        notes, numerics = choice.notes, choice.numerics
-        scale_bytes = quantize.scale_bytes(model)
-    trim_heap()
+            choice = quantize.finish(model)
+            notes, numerics = choice.notes, choice.numerics
+            scale_bytes = quantize.scale_bytes(model)
     return LoadedStage(
         model=model,
         architecture=plan.architecture,
