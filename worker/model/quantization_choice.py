@@ -36,6 +36,8 @@ class QuantizationChoice:
     def numerics(self) -> dict[str, str]:
         """What decides the bits, for the ready line."""
         found = {"linear": f"bitsandbytes {self.quantization}"}
+        if self.quantization == "int8":
+            found["linear"] += ", outlier columns chosen over all rows of an op"
         if self.experts:
             found["experts"] = f"eager, {self.quantization} dequantized one expert at a time"
         return found

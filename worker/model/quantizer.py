@@ -34,8 +34,9 @@ def quantizer_config(model: PreTrainedModel, choice: QuantizationChoice) -> Bits
     """Return what makes `from_pretrained` quantize the parts in `choice` while it loads.
 
     The numbers are those of the library's own `BitsAndBytesConfig`: nf4 with bfloat16
-    arithmetic and plain scales; int8 without outlier columns, because they are chosen over all
-    rows of a batch, and one request would then change the bits of another.
+    arithmetic and plain scales; int8 with its outlier columns. Those are chosen over all rows of
+    an op, so rows of different requests must not share one; without them small models answer
+    nonsense.
     """
     chosen = set(choice.linears)
     linears = [name for name, module in model.named_modules() if is_linear(module)]
@@ -50,7 +51,7 @@ def quantizer_config(model: PreTrainedModel, choice: QuantizationChoice) -> Bits
         )
     else:
         config = _ChoiceConfig(  # type: ignore[no-untyped-call]
-            load_in_8bit=True, llm_int8_threshold=0.0, llm_int8_skip_modules=skipped
+            load_in_8bit=True, llm_int8_skip_modules=skipped
         )
     config.quant_method = f"stageline_{choice.quantization}"
     config.choice = choice
