@@ -53,7 +53,8 @@ def facts_of(specs: Sequence[StageSpec], ready: Sequence[Ready]) -> PipelineFact
         end = next_end
         for what in ("total_blocks", "hidden_dim", "hidden_dtype", "vocab_size", "model_type"):
             here, there = getattr(stage, what), getattr(first, what)
-            if here != there:
+            # A worker in another language may leave out what it does not know.
+            if here != there and None not in (here, there):
                 raise PipelineMismatch(
                     f"{name} has {what} {here}, {named[0]} has {there}; give every stage the "
                     "same model and revision"

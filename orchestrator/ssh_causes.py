@@ -17,8 +17,8 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     (
         r"Host key verification failed|No .* host key is known",
         (
-            "has an SSH host key that is not known here; run 'ssh' to it once and check the key, "
-            "or pass --accept-new"
+            "has an SSH host key that is not known here; run ssh to that host and port once and "
+            "check the key, or pass --accept-new"
         ),
     ),
     (

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from worker import __version__
 from worker.backends.base import StageBackend
 from worker.channel import End, take_stdio
-from worker.config import WorkerConfig, read_config
+from worker.config import WorkerConfig, read_config, wait_passively
 from worker.failures import LoadFailed, UsageError
 from worker.handlers import Handlers
 from worker.lifecycle import Lifecycle
@@ -72,6 +72,7 @@ def open_model(config: WorkerConfig, emit: Callable[[Event], None]) -> Opened:
     """Open a stage of a real model; torch is imported here and not before."""
     from worker.backends.transformers import open_stage
 
+    wait_passively()
     return open_stage(config, emit)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,3 +153,13 @@ def _or_env(value: Any, text: str, variable: str, convert: Callable[[str], Any])
         return convert(text)
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"environment variable {variable}: {error}") from None
+
+
+def wait_passively(environ: MutableMapping[str, str] | None = None) -> None:
+    """Have OpenMP threads sleep while they wait, unless the environment says otherwise.
+
+    To be called before torch is imported. Threads that spin, the default, starve each other
+    where workers or other programs share the processors: beside one busy program a decode step
+    of a 135M model took 967 ms, and 54 ms with threads that sleep.
+    """
+    (os.environ if environ is None else environ).setdefault("OMP_WAIT_POLICY", "passive")

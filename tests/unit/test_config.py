@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.config import WorkerConfig, read_config
+from worker.config import WorkerConfig, read_config, wait_passively
 from worker.failures import LoadFailed, UsageError
 from worker.protocol.exits import ExitCode
 from worker.protocol.roles import StageIdentity
@@ -131,3 +131,13 @@ def test_an_owner_is_whoever_gives_a_nonce_or_a_lease() -> None:
         WorkerConfig(**whole).has_owner,
     ]
     assert read == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "then"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")]
+)
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(
+    given: dict[str, str], then: str
+) -> None:
+    wait_passively(given)
+    assert given == {"OMP_WAIT_POLICY": then}

@@ -55,6 +55,8 @@ def _advice(request: StageRequest, estimate: MemoryEstimate, free: FreeMemory) -
         fitting = positions // estimate.kv_bytes // _CONTEXT_STEP * _CONTEXT_STEP
         if fitting:
             ways.append(f"--max-context {fitting} would fit")
+    if free.limit.startswith("--memory-limit"):
+        ways.append("raise the limit (memory= in a hosts file)")
     return " or ".join(ways) or "give this host fewer layers, or use one with more memory"
 
 
