@@ -2,9 +2,9 @@
 
     python -m tools.check_arch MODEL_FOLDER_OR_TYPE
 
-A folder's config is shrunk; a type is tried with the recipe of `tools/tiny_configs`, or else
-with its default config shrunk. The exit code is 0 where it can be split, 1 where it is refused,
-2 where it cannot be read.
+A folder's config is shrunk; a type is tried with the recipe of the table in
+docs/architectures.md. Exit codes: 0 it can be split, 1 it is refused or could not be tried, 2 it
+cannot be read.
 """
 
 from __future__ import annotations
@@ -18,62 +18,75 @@ from pathlib import Path
 import torch
 import transformers
 
-from tools.arch_engine import check_type
-from tools.tiny_configs import COMPOSITES, RECIPES
-from worker.model import internals
-from worker.model.architecture import Architecture
-from worker.model.cuts import legal_cuts
-from worker.model.errors import UnsupportedModel
-from worker.model.probe import probe
-from worker.model.support import Mode, Support
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from tools.arch_engine import check_type  # noqa: E402 - found through ROOT
+from tools.tiny_configs import COMPOSITES  # noqa: E402
+from worker.model import internals  # noqa: E402
+from worker.model.architecture import Architecture  # noqa: E402
+from worker.model.cuts import legal_cuts  # noqa: E402
+from worker.model.errors import UnsupportedModel  # noqa: E402
+from worker.model.probe import probe  # noqa: E402
+from worker.model.support import Mode  # noqa: E402
+
+_MEANINGS = {
+    "plain": "split logits are those of the whole, bit for bit",
+    "tokens": "exact when the token ids reach every stage, which the worker sees to",
+    "float32": "exact when hidden states cross the wire as float32, which the worker sees to",
+    "tokens+float32": "exact with both, which the worker sees to",
+}
 
 
 def main() -> int:
     """Check one model; print one line for each thing found."""
-    parser = argparse.ArgumentParser(prog="check_arch", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="check_arch",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("model", help="a model folder (config.json is enough) or a model type")
-    parser.add_argument("--trust-remote-code", action="store_true")
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="run Python code from the model's folder"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    started = time.perf_counter()
+    transformers.logging.disable_progress_bar()
+    started_s = time.perf_counter()
     try:
-        support = _check(arguments.model, trust_remote_code=arguments.trust_remote_code)
+        mode, reason = _check(arguments.model, trust_remote_code=arguments.trust_remote_code)
     except UnsupportedModel as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"mode: {support.mode.value}" + (f" ({support.reason})" if support.reason else ""))
-    print(f"took {time.perf_counter() - started:.1f} s", file=sys.stderr)
-    return 1 if support.mode is Mode.REFUSED else 0
+    print(f"mode: {mode}: {_MEANINGS.get(mode, reason)}")
+    print(f"took {time.perf_counter() - started_s:.1f} s", file=sys.stderr)
+    return 0 if mode in _MEANINGS else 1
 
 
-def _check(model: str, *, trust_remote_code: bool) -> Support:
-    folder = Path(model)
-    if folder.is_dir():
-        architecture = Architecture.read(folder, trust_remote_code=trust_remote_code)
-        return _probe(architecture)
-    known = internals.known_causal_lm_types()
-    if model in RECIPES or model in COMPOSITES:
-        with tempfile.TemporaryDirectory() as work:
-            found = check_type(model, Path(work))
-        mode = Mode(found.mode) if found.mode != "unknown" else Mode.REFUSED
-        return Support(model, mode, found.reason or None, source="probe")
-    if model not in known:
+def _check(model: str, *, trust_remote_code: bool) -> tuple[str, str]:
+    """Return the mode, or "refused" or "not tried", and why."""
+    if Path(model).is_dir():
+        return _probe(Architecture.read(Path(model), trust_remote_code=trust_remote_code))
+    if model not in internals.known_causal_lm_types() and model not in COMPOSITES:
         raise UnsupportedModel(
             f"{model} is neither a folder nor a causal language model type of transformers; "
             "give the path of a model folder"
         )
-    config = known[model]()
-    return _probe(Architecture(config, internals.causal_lm_class(config)))
+    with tempfile.TemporaryDirectory() as work:
+        result = check_type(model, Path(work))
+    return ("not tried" if result.mode == "unknown" else result.mode), result.reason
 
 
-def _probe(architecture: Architecture) -> Support:
+def _probe(architecture: Architecture) -> tuple[str, str]:
     count = architecture.num_layers
     legal = legal_cuts(architecture.config, count)
     print(f"type: {architecture.config.model_type}, {count} layers")
     if len(legal) < count - 1:
         print(f"legal cut positions: {', '.join(map(str, legal)) or 'none'}")
-    return probe(architecture)
+    support = probe(architecture)
+    return ("refused" if support.mode is Mode.REFUSED else support.mode.value), support.reason or ""
 
 
 if __name__ == "__main__":
