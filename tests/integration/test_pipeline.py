@@ -232,9 +232,9 @@ def ready(start: int, end: int, **changes: object) -> Ready:
             ),
         ),
         (
-            [ready(0, 5), ready(5, 10, model_type="llama")],
+            [ready(0, 5, model_type="gpt2"), ready(5, 10, model_type="llama")],
             (
-                "stage 1 on local has model_type llama, stage 0 on local has None; give every "
+                "stage 1 on local has model_type llama, stage 0 on local has gpt2; give every "
                 "stage the same model and revision"
             ),
         ),

@@ -17,13 +17,15 @@ from worker.weights.index import CheckpointError
 _MIB = 1 << 20
 # Measured with tools/load_memory.py: what becomes resident between this check and the first
 # tokens besides weights, cache and activations (lazy imports, code pages, thread arenas).
-_PROCESS_BYTES = {"bfloat16": 24 * _MIB, "int8": 32 * _MIB, "nf4": 32 * _MIB}
+_PROCESS_BYTES = {"bfloat16": 24 * _MIB, "int8": 64 * _MIB, "nf4": 32 * _MIB}
 # allocators round up and keep a little of what is freed
 _ACTIVATION_FACTOR = 1.6
 _SLACK_BYTES = 16 * _MIB
 # int8 arithmetic for each output element: an int32 product and its float32 scalings
 _INT8_OUTPUT_BYTES = 18
 _INT8_INPUT_BYTES = 4
+# and the weights of outlier columns as float32 and float16, where most columns have outliers
+_INT8_OUTLIER_BYTES = 5
 # measured: a tokenizer.json of 3.4 MiB becomes 46 MiB, the tokenizer's own library included
 _TOKENIZER_FACTOR = 13
 _PACKING_BYTES = 8 * _MIB
@@ -129,7 +131,9 @@ def _quantized_activation_bytes(weights: WeightSize, quantization: str, chunk: i
     expert_bytes = weights.largest_expert * WEIGHT_DTYPE.itemsize
     if quantization == "int8" and weights.widest:
         rows, columns = weights.widest
-        return expert_bytes + chunk * (rows * _INT8_OUTPUT_BYTES + columns * _INT8_INPUT_BYTES)
+        outlier_bytes = weights.largest_linear * _INT8_OUTLIER_BYTES
+        element_bytes = rows * _INT8_OUTPUT_BYTES + columns * _INT8_INPUT_BYTES
+        return expert_bytes + outlier_bytes + chunk * element_bytes
     if quantization == "nf4" and not weights.repacks:
         return max(expert_bytes, weights.largest_linear * WEIGHT_DTYPE.itemsize)
     return expert_bytes
