@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from worker.weights.index import CheckpointError, CheckpointIndex, TensorEntry
+from worker.weights.header import CheckpointError, TensorEntry, read_header
+from worker.weights.index import CheckpointIndex
 from worker.weights.select import select_tensors
 
 
@@ -41,7 +42,7 @@ def test_shards_are_read_only_when_one_of_their_tensors_is_asked_for(tmp_path: P
     _file(tmp_path / "one.safetensors", {"a": _tensor(0, 4)}, bytes(4))
     index = CheckpointIndex.read(tmp_path)
     assert (index.names, index.entry("a").size_bytes) == ({"a", "b"}, 4)
-    with pytest.raises(CheckpointError, match=r"two\.safetensors is missing, but tensor b"):
+    with pytest.raises(CheckpointError, match=r"two\.safetensors is missing"):
         index.entry("b")
 
 
@@ -129,3 +130,8 @@ def test_a_tied_parameter_is_read_from_whichever_name_the_checkpoint_has() -> No
         (["head"], {}, ()),
         (["embed", "head"], {}, ()),
     ]
+
+
+def test_a_file_that_is_removed_after_it_was_found_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"gone\.safetensors cannot be read"):
+        read_header(tmp_path / "gone.safetensors")

@@ -15,7 +15,7 @@ from worker.model.errors import LoadError, UnsupportedModel
 from worker.model.load import load_stage, prepare_stage
 from worker.model.load_options import LoadOptions
 from worker.protocol.stage import StageSlice
-from worker.weights.index import CheckpointError
+from worker.weights.header import CheckpointError
 
 torch.set_num_threads(1)
 WHOLE = StageSlice(0, 6, 6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,20 +10,28 @@ from typing import Any, Self
 import torch
 from safetensors import SafetensorError, safe_open
 
-from worker.weights.index import CheckpointError, CheckpointIndex, TensorEntry
+from worker.model.copies import DTYPES, Copier
+from worker.model.pages import empty_tensor
+from worker.weights.header import CheckpointError, TensorEntry, read_header
+from worker.weights.index import CheckpointIndex, Place
 
 
 class OpenFiles:
-    """Open SafeTensors files of one folder, each at its first use; a context manager.
+    """Open SafeTensors files, each at its first use; a context manager.
+
+    `place` names the file that holds a tensor.
 
     With `mmap`, tensors are views of the mapped file: no private memory, and the pages are
-    shared between the stages of one machine. Without, they are read into private memory.
+    shared between the stages of one machine. Without, they are read into private memory, by
+    `threads` threads.
     """
 
-    def __init__(self, folder: Path, *, mmap: bool) -> None:
-        self._folder = folder
+    def __init__(self, place: Place, *, mmap: bool, threads: int) -> None:
+        self._place = place
         self._mmap = mmap
-        self._open: dict[tuple[str, str], Any] = {}
+        self._open: dict[tuple[Path, str], Any] = {}
+        self._headers: dict[Path, Mapping[str, TensorEntry]] = {}
+        self._copier = Copier(threads)
 
     def __enter__(self) -> Self:
         return self
@@ -34,6 +42,7 @@ class OpenFiles:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._copier.__exit__(kind, error, trace)
         for handle in self._open.values():
             handle.__exit__(kind, error, trace)
         self._open.clear()
@@ -42,11 +51,13 @@ class OpenFiles:
         """Read one tensor; into private memory where `copied`, even from a mapped file.
 
         Raises:
-            CheckpointError: the file cannot be read.
+            CheckpointError: the tensor is not here, or its file cannot be read.
         """
-        path = self._folder / entry.file
+        path = self._place(entry)
+        if entry.dtype in DTYPES and (copied or not self._mmap):
+            return self._copier.tensor(path, self._here(path, entry))
         backend = "mmap" if self._mmap and not copied else "pread"
-        key = (entry.file, backend)
+        key = (path, backend)
         try:
             if key not in self._open:
                 self._open[key] = safe_open(
@@ -57,6 +68,27 @@ class OpenFiles:
             raise CheckpointError(
                 f"{path} cannot be read ({error}); fetch the model again"
             ) from error
+        return found
+
+    def fill(self, out: torch.Tensor, entry: TensorEntry) -> None:
+        """Read one tensor into its place: `out` is contiguous, of its shape and dtype.
+
+        Raises:
+            CheckpointError: as `tensor`.
+        """
+        path = self._place(entry)
+        self._copier.fill(out, path, self._here(path, entry))
+
+    def _here(self, path: Path, entry: TensorEntry) -> TensorEntry:
+        """Where the tensor lies in the file here, which need not be the file upstream."""
+        if path not in self._headers:
+            self._headers[path] = read_header(path)
+        found = self._headers[path].get(entry.name)
+        if found is None or (found.dtype, found.shape) != (entry.dtype, entry.shape):
+            raise CheckpointError(
+                f"{path} does not hold {entry.name} as {entry.dtype} {list(entry.shape)}; "
+                "fetch the model again"
+            )
         return found
 
 
@@ -87,6 +119,14 @@ class LazyTensor:
         self._on_read(self._entry)
         return tensor
 
+    def fill(self, out: torch.Tensor) -> None:
+        """Read it into `out`, contiguous and of its shape; converted where the dtype differs."""
+        if out.dtype == DTYPES.get(self._entry.dtype):
+            self._files.fill(out, self._entry)
+        else:
+            out.copy_(self._files.tensor(self._entry, copied=True))
+        self._on_read(self._entry)
+
     def get_shape(self) -> list[int]:
         """Return the shape, from the header."""
         return list(self._entry.shape)
@@ -100,7 +140,7 @@ class StackedTensor:
     """Takes the place of one tensor for each expert; `stacked[...]` reads them into one.
 
     The library stacks and joins whole lists of tensors, which takes three times their memory:
-    45 GB for a layer of 256 large experts. Here each goes to its place as it is read.
+    45 GB for a layer of 256 large experts. Here each is read straight into its place.
     """
 
     def __init__(self, blocks: list[list[LazyTensor]]) -> None:
@@ -110,14 +150,16 @@ class StackedTensor:
         return len(self._blocks[0])
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        for parts in zip(*self._blocks, strict=True):
-            yield torch.cat([part[...] for part in parts])
+        shape = self.get_shape()[1:]
+        for i in range(len(self)):
+            expert = empty_tensor(shape, self._dtype())
+            self._fill(expert, i)
+            yield expert
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        for i, expert in enumerate(self):
-            if i == 0:
-                whole = expert.new_empty((len(self), *expert.shape))
-            whole[i] = expert
+        whole = empty_tensor(self.get_shape(), self._dtype())
+        for i in range(len(self)):
+            self._fill(whole[i], i)
         return whole[index]
 
     def get_shape(self) -> list[int]:
@@ -128,6 +170,15 @@ class StackedTensor:
     def get_dtype(self) -> str:
         """Return the SafeTensors name of the dtype, from the header."""
         return self._blocks[0][0].get_dtype()
+
+    def _fill(self, expert: torch.Tensor, i: int) -> None:
+        parts = [block[i] for block in self._blocks]
+        rows = [part.get_shape()[0] for part in parts]
+        for part, out in zip(parts, expert.split(rows), strict=True):
+            part.fill(out)
+
+    def _dtype(self) -> torch.dtype:
+        return DTYPES[self.get_dtype()]
 
 
 def lazy_tensors(

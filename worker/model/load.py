@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from worker.model import internals
 from worker.model.architecture import Architecture, check_quantization
+from worker.model.copies import DTYPES
 from worker.model.errors import LoadError
 from worker.model.heap import lean_heap
 from worker.model.lazy import OpenFiles, StackedTensor, lazy_tensors
@@ -23,11 +24,20 @@ from worker.model.slicing import stage_class, stage_parts
 from worker.model.support import Support
 from worker.model.verdict import support_for
 from worker.protocol.stage import StageSlice
-from worker.weights.index import CheckpointError, CheckpointIndex
+from worker.weights.header import CheckpointError
+from worker.weights.index import CheckpointIndex
 
 
-def prepare_stage(folder: Path, stage: StageSlice, options: LoadOptions) -> StageRequest:
+def prepare_stage(
+    folder: Path,
+    stage: StageSlice,
+    options: LoadOptions,
+    *,
+    index: CheckpointIndex | None = None,
+) -> StageRequest:
     """Check and plan a stage without reading any weight.
+
+    `folder` has the config; the weights are those of `index`, by default of that folder too.
 
     Raises:
         UnsupportedModel: the model, the slice or the quantization cannot be served.
@@ -35,7 +45,7 @@ def prepare_stage(folder: Path, stage: StageSlice, options: LoadOptions) -> Stag
     """
     architecture = Architecture.read(folder, trust_remote_code=options.trust_remote_code)
     check_quantization(architecture.config, options.quantization)
-    index = CheckpointIndex.read(folder)
+    index = index or CheckpointIndex.read(folder)
     if options.mode is None:
         support = support_for(architecture)
         support.check()
@@ -79,7 +89,7 @@ def load_prepared(
     numerics: dict[str, str] = {}
     scale_bytes = 0
     with lean_heap():
-        with OpenFiles(request.folder, mmap=mmap) as files:
+        with OpenFiles(request.index.place, mmap=mmap, threads=torch.get_num_threads()) as files:
             tensors: dict[str, Any] = dict(
                 lazy_tensors(request.index, names, files, progress, copied=merged)
             )
@@ -112,7 +122,10 @@ def _stack_experts(plan: StagePlan, tensors: dict[str, Any]) -> None:
     """Put one tensor that reads all experts in the place of one tensor for each."""
     stacked = internals.stacked_sources(plan.model, plan.tensors.parameters)
     for target, blocks in stacked.items():
-        tensors[target] = StackedTensor([[tensors.pop(name) for name in b] for b in blocks])
+        # kinds that are mixed, or not of torch, the loader joins by its own rules
+        kinds = {tensors[name].get_dtype() for block in blocks for name in block}
+        if len(kinds) == 1 and kinds <= DTYPES.keys():
+            tensors[target] = StackedTensor([[tensors.pop(name) for name in b] for b in blocks])
 
 
 def _from_pretrained(

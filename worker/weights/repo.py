@@ -7,35 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import hf_hub_download, try_to_load_from_cache
-from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from huggingface_hub import constants, hf_hub_download
 
 from worker.failures import LoadFailed
 from worker.protocol.exits import ExitCode
 from worker.weights.hub_errors import refusal
+from worker.weights.index import INDEX_FILE, SINGLE_FILE
 from worker.weights.progress import counting_bar
+from worker.weights.small_files import TOKENIZER_FILE, ask_for, cached, take_small_files
 
 CONFIG_FILE = "config.json"
-INDEX_FILE = "model.safetensors.index.json"
-SINGLE_FILE = "model.safetensors"
-# What a stage may need beside weights; most models have some of them. The tokenizer comes last:
-# where it is, all before it have been asked for.
-TOKENIZER_FILE = "tokenizer.json"
-SMALL_FILES = (
-    "generation_config.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "tekken.json",
-    INDEX_FILE,
-    TOKENIZER_FILE,
-)
 _PATH_STARTS = ("/", "./", "../", "~")
 
 
@@ -79,6 +60,23 @@ class ModelFolder:
         """
         for file in self.missing(files):
             self._get(file, tqdm_class=counting_bar(count))
+
+    def has(self, file: str) -> bool:
+        """Tell whether the model has a file, here or on the hub; what nobody can tell, it has not.
+
+        The hub's answer that it has none is cached.
+
+        Raises:
+            LoadFailed: the hub refuses; one sentence with advice.
+        """
+        if (self.folder / file).is_file():
+            return True
+        if self.repo_id is None or self.commit is None or constants.HF_HUB_OFFLINE:
+            return False
+        if cached(self.repo_id, file, self.commit, self.cache_dir) is not None:
+            return False  # It is known to have none.
+        hub: dict[str, Any] = {"endpoint": self.endpoint, "cache_dir": self.cache_dir}
+        return bool(ask_for(self.repo_id, file, self.commit, **hub, dry_run=True))
 
     def _get(self, file: str, **kwargs: Any) -> Any:
         if self.repo_id is None:
@@ -125,7 +123,7 @@ def find_model(
         )
     revision = named or revision
     hub: dict[str, Any] = {"cache_dir": cache_dir, "endpoint": endpoint}
-    config = _cached(repo_id, CONFIG_FILE, revision, cache_dir)
+    config = cached(repo_id, CONFIG_FILE, revision, cache_dir)
     if not isinstance(config, str):
         try:
             config = hf_hub_download(repo_id, CONFIG_FILE, revision=revision, **hub)
@@ -137,7 +135,7 @@ def find_model(
     )
     weights = (folder / INDEX_FILE).is_file() or (folder / SINGLE_FILE).is_file()
     if not (weights and (folder / TOKENIZER_FILE).is_file()):
-        _take_small_files(found)
+        take_small_files(repo_id, folder.name, **hub)
     return found
 
 
@@ -147,7 +145,10 @@ def find_local(model_id: str, revision: str | None = None) -> ModelFolder | None
     Raises:
         LoadFailed: there is no model folder at that path.
     """
-    local = Path(model_id).expanduser()
+    try:
+        local = Path(model_id).expanduser()
+    except RuntimeError:  # `~` and the name of nobody
+        local = Path(model_id)
     if local.exists() or model_id.startswith(_PATH_STARTS):
         return _local(model_id, local, revision)
     return None
@@ -169,38 +170,3 @@ def _local(model_id: str, folder: Path, revision: str | None) -> ModelFolder:
             "holds config.json and the SafeTensors weights"
         )
     return ModelFolder(model_id=model_id, folder=folder)
-
-
-def _cached(repo_id: str, file: str, revision: str | None, cache_dir: Path | None) -> object:
-    """A path, a marker for "known to be absent", or None for "not known"."""
-    try:
-        return try_to_load_from_cache(repo_id, file, cache_dir=cache_dir, revision=revision)
-    except ValueError as error:  # no possible hub id
-        raise refusal(error, repo_id, file, revision) from error
-
-
-def _take_small_files(model: ModelFolder) -> None:
-    """Bring the optional files here that the model has.
-
-    The hub's answer that it has none is cached by huggingface_hub too, so that the next start
-    asks nothing. Without a connection what is not here counts as absent: asking for each file
-    would take its retries each time, and the weights may well be here.
-    """
-    assert model.repo_id is not None
-    for file in SMALL_FILES:
-        if _cached(model.repo_id, file, model.commit, model.cache_dir) is not None:
-            continue
-        try:
-            hf_hub_download(
-                model.repo_id,
-                file,
-                revision=model.commit,
-                endpoint=model.endpoint,
-                cache_dir=model.cache_dir,
-            )
-        except LocalEntryNotFoundError:
-            return
-        except EntryNotFoundError:
-            continue
-        except Exception as error:
-            raise refusal(error, model.repo_id, file, model.commit) from error

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from worker.weights.index import CheckpointIndex, TensorEntry
+from worker.weights.header import TensorEntry
+from worker.weights.index import CheckpointIndex
 
 
 @dataclass(frozen=True)
