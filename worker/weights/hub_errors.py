@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
+import httpx2
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -18,6 +21,86 @@ from huggingface_hub.errors import (
 
 from worker.failures import LoadFailed
 from worker.protocol.exits import ExitCode
+from worker.weights.retry import retry_after_s
+
+_KEPT = "what was fetched so far is kept"
+LATER = f"try again later, {_KEPT}"
+NETWORK = f"check the network, HTTPS_PROXY and HF_ENDPOINT and start again, {_KEPT}"
+PROXY = (
+    "a proxy or mirror between here and the hub is at fault: check HTTPS_PROXY and HF_ENDPOINT, or "
+    "fetch whole files with --whole-files"
+)
+_TRANSPORT = (
+    httpx2.TimeoutException,
+    httpx2.NetworkError,
+    httpx2.RemoteProtocolError,
+    httpx2.ProxyError,
+)
+
+
+class PassingTrouble(Exception):
+    """A request failed in a way that may pass when it is made anew.
+
+    Attributes:
+        seen: what happened, to stand after "cannot be fetched:".
+        advice: what to do when it does not pass.
+        asked_s: how long the hub asks to wait before that; None where it does not say.
+    """
+
+    def __init__(self, seen: str, advice: str = LATER, asked_s: float | None = None) -> None:
+        super().__init__(seen)
+        self.seen = seen
+        self.advice = advice
+        self.asked_s = asked_s
+
+
+def passing(error: Exception) -> PassingTrouble | None:
+    """Return what may be tried again; None where asking again would not change the answer."""
+    if isinstance(error, PassingTrouble):
+        return error
+    if isinstance(error, HfHubHTTPError):
+        return passing_status(error.response)
+    if not isinstance(error, _TRANSPORT) or _has(error, ssl.SSLCertVerificationError):
+        return None
+    host = error.request.url.netloc.decode()
+    if isinstance(error, httpx2.ReadTimeout):
+        limit_s = error.request.extensions.get("timeout", {}).get("read")
+        return PassingTrouble(f"{host} sent nothing for {limit_s} s", NETWORK)
+    return PassingTrouble(f"the connection to {host} failed ({_last_words(error)})", NETWORK)
+
+
+def passing_status(response: httpx2.Response) -> PassingTrouble | None:
+    """Return the trouble that the status of an answer tells of; None where it may not pass."""
+    status = response.status_code
+    if status not in (408, 429) and status < 500:
+        return None
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return PassingTrouble(
+        f"{response.url.netloc.decode()} answers HTTP {status}",
+        asked_s=retry_after_s(headers, datetime.now(UTC)),
+    )
+
+
+def gave_up(trouble: PassingTrouble, attempts: int, file: str, where: str) -> LoadFailed:
+    """Say that asking again did not help."""
+    times = "once" if attempts == 1 else f"{attempts} times in a row"
+    return LoadFailed(
+        f"{file} of {where} cannot be fetched: {trouble.seen}, {times}; {trouble.advice}"
+    )
+
+
+def too_patient(asked_s: float, limit_s: float, file: str, where: str) -> LoadFailed:
+    """Say that the hub asks for a longer wait than a start is worth."""
+    return LoadFailed(
+        f"the hub asks to wait {asked_s:.0f} s before it gives {file} of {where}, the longest wait "
+        f"is {limit_s:.0f} s; start again after that, {_KEPT} (a token in HF_TOKEN raises the "
+        "hub's limits)"
+    )
+
+
+def where_of(repo_id: str, revision: str | None) -> str:
+    """Return the words for one commit of a repository."""
+    return f"{repo_id}@{revision}" if revision else repo_id
 
 
 def refusal(error: Exception, repo_id: str, file: str, revision: str | None) -> LoadFailed:
@@ -28,14 +111,18 @@ def refusal(error: Exception, repo_id: str, file: str, revision: str | None) -> 
     )
 
 
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status that an error came from; None where nothing was answered."""
+    answers = (e.response for e in _chain(error) if isinstance(e, HfHubHTTPError))
+    return next((response.status_code for response in answers), None)
+
+
 def _sentence(error: Exception, repo_id: str, file: str, revision: str | None) -> str:
-    chain = list(_chain(error))
-    where = f"{repo_id}@{revision}" if revision else repo_id
+    chain, where = list(_chain(error)), where_of(repo_id, revision)
 
     def has(*kinds: type[BaseException]) -> bool:
-        return any(isinstance(one, kinds) for one in chain)
+        return _has(error, *kinds)
 
-    status = next((e.response.status_code for e in chain if isinstance(e, HfHubHTTPError)), None)
     if has(HFValidationError):
         return (
             f"{repo_id!r} is neither an existing folder nor a hub id such as org/name; "
@@ -58,7 +145,7 @@ def _sentence(error: Exception, repo_id: str, file: str, revision: str | None) -
             f"{file} of {where} is not in the cache and HF_HUB_OFFLINE is set; fetch the model "
             "once without it, or give a local folder"
         )
-    if status in (401, 403):
+    if (status := status_of(error)) in (401, 403):
         return (
             f"the hub refuses {file} of {where} (HTTP {status}); set HF_TOKEN to a token that may "
             "read it, or renew the one that is set"
@@ -75,11 +162,32 @@ def _sentence(error: Exception, repo_id: str, file: str, revision: str | None) -
             f"the disk is full while fetching {file} of {where}; free space in the hub cache, or "
             "set HF_HOME to a larger disk"
         )
-    last = (str(chain[-1]).strip().splitlines() or [""])[0][:200] or type(chain[-1]).__name__
+    local = next((e for e in chain if isinstance(e, OSError) and e.filename), None)
+    if local is not None:  # not of a connection, which names no file
+        return (
+            f"{file} of {where} cannot be kept: {local.filename} ({local.strerror}); check that "
+            "disk and who may write there, or set HF_HOME to another folder"
+        )
+    if has(UnicodeEncodeError, httpx2.LocalProtocolError):  # whose words may tell the token
+        return (
+            f"{file} of {where} cannot be asked for: the token in HF_TOKEN, or of the last login, "
+            "holds a character that no HTTP header can; copy it anew"
+        )
     return (
-        f"{file} of {where} is not in the cache and the hub cannot be reached ({last}); check the "
-        "network, HTTPS_PROXY and HF_ENDPOINT, or give a local folder"
+        f"{file} of {where} is not in the cache and the hub cannot be reached "
+        f"({_last_words(error)}); check the network, HTTPS_PROXY and HF_ENDPOINT, or give a local "
+        "folder"
     )
+
+
+def _last_words(error: BaseException) -> str:
+    """The first line of what is at the root of the error."""
+    root = list(_chain(error))[-1]
+    return (str(root).strip().splitlines() or [""])[0][:200] or type(root).__name__
+
+
+def _has(error: BaseException, *kinds: type[BaseException]) -> bool:
+    return any(isinstance(one, kinds) for one in _chain(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
