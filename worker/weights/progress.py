@@ -16,7 +16,8 @@ class DownloadMeter:
     """Counts bytes and emits `pp_download_progress` from entry to exit, from its own thread.
 
     The first report is at entry (the total is known then), the last at exit, whether the block
-    succeeded or not; between them one every `interval_s`, also while nothing arrives.
+    succeeded or not; between them one every `interval_s`, also while nothing arrives. Bytes that
+    an earlier try left here count as done, but not for the rate.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class DownloadMeter:
         self._interval_s = interval_s
         self._stage = stage
         self._done_bytes = 0
+        self._had_bytes = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._began_s = 0.0
@@ -41,6 +43,11 @@ class DownloadMeter:
         """Count bytes in; negative when a download starts a file anew. Any thread may call."""
         with self._lock:
             self._done_bytes += num_bytes
+
+    def had(self, num_bytes: int) -> None:
+        """Count bytes in that this process did not have to fetch. Any thread may call."""
+        with self._lock:
+            self._had_bytes += num_bytes
 
     def __enter__(self) -> DownloadMeter:
         self._began_s = monotonic()
@@ -60,14 +67,16 @@ class DownloadMeter:
     def _emit(self) -> None:
         elapsed_s = monotonic() - self._began_s
         with self._lock:
-            done = min(max(self._done_bytes, 0), self.total_bytes)
+            fetched = max(self._done_bytes, 0)
+            done = min(fetched + self._had_bytes, self.total_bytes)
         self._report(
             DownloadProgress(
                 stage_index=self._stage,
                 bytes_done=done,
                 bytes_total=self.total_bytes,
+                bytes_fetched=fetched,
                 elapsed_ms=round(elapsed_s * 1e3, 1),
-                mbps=round(done / 1e6 / elapsed_s, 3) if elapsed_s > 0 else 0.0,
+                mbps=round(fetched / 1e6 / elapsed_s, 3) if elapsed_s > 0 else 0.0,
             )
         )
 
