@@ -16,6 +16,7 @@ from worker.protocol.schema import (
     NON_NEGATIVE,
     NON_NEGATIVE_NUMBER,
     OBJECT,
+    POSITIVE,
     REQUEST_ID,
     TEXT,
     TEXTS,
@@ -117,6 +118,9 @@ class DownloadProgress(Event):
     stage_index: int | None = rule(NON_NEGATIVE, "the stage that fetches", None)
     bytes_done: int = rule(NON_NEGATIVE, "bytes here so far")
     bytes_total: int = rule(NON_NEGATIVE, "bytes needed")
+    bytes_fetched: int | None = rule(
+        NON_NEGATIVE, "bytes that came over the network to this process; the rate is of these", None
+    )
     elapsed_ms: float = rule(NON_NEGATIVE_NUMBER, "since the download began")
     mbps: float = rule(NON_NEGATIVE_NUMBER, "megabytes (10^6) a second so far")
 
@@ -136,6 +140,89 @@ class ModelFetched(Event):
     kind: ClassVar[str] = "model_fetched"
     bytes_total: int = rule(NON_NEGATIVE, "bytes of the stage's tensors")
     elapsed_ms: float = rule(NON_NEGATIVE_NUMBER, "how long it took")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSurveyed(Event):
+    """What a host has to offer (`--only survey`); nothing of a model is held then."""
+
+    kind: ClassVar[str] = "host_surveyed"
+    host: str = rule(TEXT, "host name")
+    machine: str = rule(TEXT, "same for all processes that share the memory of one machine")
+    device: str = rule(TEXT, "cpu, cuda:0, mps: where a stage would compute")
+    device_name: str | None = rule(TEXT, "model name of the processor or card", None)
+    devices: tuple[str, ...] = rule(TEXTS, "every device that the host has", ())
+    threads: int = rule(NON_NEGATIVE, "compute threads, on a CPU", 0)
+    free_bytes: int = rule(NON_NEGATIVE, "free on the device, the libraries already loaded")
+    total_bytes: int = rule(NON_NEGATIVE, "memory of the device")
+    limit: str = rule(TEXT, "what bounds free_bytes: memory, cgroup, device, or a given limit")
+    resident_bytes: int = rule(NON_NEGATIVE, "what the libraries of one worker hold of it")
+    read_gbps: float = rule(
+        NON_NEGATIVE_NUMBER, "10^9 bytes of bfloat16 weights a second that one row is multiplied by"
+    )
+    disk_free_bytes: int = rule(NON_NEGATIVE, "free where weights are kept")
+    cache_path: str = rule(TEXT, "the folder where weights are kept")
+    cached_groups: dict[str, list[str]] = rule(
+        OBJECT, "by commit: groups of the model's tensors that are here, whole"
+    )
+    cached_files: dict[str, list[str]] = rule(
+        OBJECT, "by commit: weight files of the model that are here, whole"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSurveyed(Event):
+    """What a model needs, from its config and the headers of its weight files alone."""
+
+    kind: ClassVar[str] = "model_surveyed"
+    model_id: str = rule(TEXT, "folder or hub id")
+    commit: str | None = rule(TEXT, "the hub's commit that the revision names", None)
+    model_type: str = rule(TEXT, "the architecture")
+    max_context: int = rule(POSITIVE, "positions that caches and temporaries are counted for")
+    prefill_chunk: int = rule(POSITIVE, "rows of a forward that temporaries are counted for")
+    fetched_bytes: int = rule(NON_NEGATIVE, "bytes of headers read over the network")
+    elapsed_ms: float = rule(NON_NEGATIVE_NUMBER, "how long it took")
+    costs: dict[str, Any] = rule(OBJECT, "bytes by layer and role: see `worker.protocol.costs`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheEntry(Event):
+    """What is kept of one model at one commit (`--only list-cache`)."""
+
+    kind: ClassVar[str] = "cache_entry"
+    model_id: str = rule(TEXT, "hub id")
+    commit: str = rule(TEXT, "the hub's commit")
+    endpoint: str = rule(TEXT, "which hub it came from")
+    path: str = rule(TEXT, "folder")
+    layers: str = rule(TEXT, "layers that are here, as `0:12 20:30`")
+    groups: tuple[str, ...] = rule(TEXTS, "what else is here: embedding, head, …", ())
+    size_bytes: int = rule(NON_NEGATIVE, "bytes on disk, whole")
+    partial_bytes: int = rule(NON_NEGATIVE, "bytes on disk of downloads that are not whole", 0)
+    used_ms: float = rule(NON_NEGATIVE_NUMBER, "last use, milliseconds since the Unix epoch", 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheVerified(Event):
+    """A file of the cache was checked: by `--only verify-cache`, or found broken at a start."""
+
+    kind: ClassVar[str] = "cache_verified"
+    model_id: str = rule(TEXT, "hub id")
+    commit: str = rule(TEXT, "the hub's commit")
+    file: str = rule(TEXT, "file name")
+    size_bytes: int = rule(NON_NEGATIVE, "its size")
+    ok: bool = rule(FLAG, "whether every byte is what was fetched")
+    reason: str | None = rule(TEXT, "one sentence, when it is not", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheRemoved(Event):
+    """What was kept of one model at one commit is gone (`--only remove-cache`)."""
+
+    kind: ClassVar[str] = "cache_removed"
+    model_id: str = rule(TEXT, "hub id")
+    commit: str = rule(TEXT, "the hub's commit")
+    bytes_freed: int = rule(NON_NEGATIVE, "bytes freed")
+    kept: str | None = rule(TEXT, "why something was left, one sentence", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,6 +403,11 @@ EVENTS: dict[str, type[Event]] = {
         DownloadProgress,
         DownloadFailed,
         ModelFetched,
+        HostSurveyed,
+        ModelSurveyed,
+        CacheEntry,
+        CacheVerified,
+        CacheRemoved,
         MemoryCheck,
         LoadingModel,
         ModelLoadBreakdown,

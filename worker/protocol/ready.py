@@ -40,6 +40,7 @@ class Ready:
     )
     model_type: str | None = rule(TEXT, "the architecture", None)
     model_id: str | None = rule(TEXT, "folder or hub id", None)
+    commit: str | None = rule(TEXT, "the hub's commit that the weights are of", None)
     quantization: str = rule(TEXT, "bfloat16, int8, nf4 or stub", "bfloat16")
     device: str = rule(TEXT, "cpu, cuda:0, mps", "cpu")
     capabilities: tuple[str, ...] = rule(TEXTS, "optional parts of the protocol it speaks", ())
