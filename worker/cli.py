@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from worker import __version__
 from worker.backends.base import StageBackend
 from worker.channel import End, take_stdio
 from worker.config import WorkerConfig, read_config, wait_passively
+from worker.errands import errand_of
 from worker.failures import LoadFailed, UsageError
 from worker.handlers import Handlers
 from worker.lifecycle import Lifecycle
@@ -34,7 +36,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"worker: {error}", file=sys.stderr)
         return ExitCode.USAGE
+    if config.only is not None:
+        return do_errand(config)
     return run(config, open_stub if config.stub else open_model)
+
+
+def do_errand(config: WorkerConfig) -> NoReturn:
+    """Do the one thing that `--only` names, and end the process; nothing is served."""
+    life = Lifecycle(config, *take_stdio())
+    life.start()
+    with _failures(life):
+        errand_of(config)(config, life.emit)
+    life.finish_boot()
+    life.leave(End("errand_done", ExitCode.OK))
 
 
 def run(config: WorkerConfig, opener: Opener) -> NoReturn:
@@ -95,6 +109,7 @@ def ready_line(config: WorkerConfig, identity: StageIdentity, backend: StageBack
         needs_tokens=facts.needs_tokens,
         model_type=facts.model_type,
         model_id=config.model_id,
+        commit=facts.commit,
         quantization=facts.quantization,
         device=facts.device,
         capabilities=facts.capabilities,
@@ -104,9 +119,18 @@ def ready_line(config: WorkerConfig, identity: StageIdentity, backend: StageBack
 
 def _open(life: Lifecycle, config: WorkerConfig, opener: Opener) -> Opened:
     """Open the stage, or end the process with one sentence on stderr and in an event."""
+    with _failures(life):
+        return opener(config, life.emit)
+    raise AssertionError("a failure ends the process")
+
+
+@contextmanager
+def _failures(life: Lifecycle) -> Iterator[None]:
+    """End the process with one sentence on stderr and in an event when the block fails."""
     trace = None
     try:
-        return opener(config, life.emit)
+        yield
+        return
     except LoadFailed as error:
         text, kind, code = error.text, type(error.__cause__ or error).__name__, error.code
     except MemoryError as error:
@@ -119,4 +143,4 @@ def _open(life: Lifecycle, config: WorkerConfig, opener: Opener) -> Opened:
         trace = traceback.format_exc()
     print(f"worker: {trace or text}", file=sys.stderr, flush=True)
     life.emit(ModelLoadFailed(error=text, error_type=kind, traceback=trace))
-    return life.leave(End("load_failed", code))
+    life.leave(End("load_failed", code))

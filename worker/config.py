@@ -10,6 +10,7 @@ import argparse
 import os
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from worker.failures import LoadFailed, UsageError
@@ -32,6 +33,10 @@ class WorkerConfig:
         lease_s: seconds without any line from the orchestrator after which the worker ends.
         memory_limit_bytes: memory the stage may use, below what the device has.
         kv_budget_bytes: bytes that all KV caches together may hold; None leaves it to the backend.
+        only: the one errand to do in place of serving, or None.
+        cache_dir: the folder that keeps fetched weights; None is `$HF_HOME/stageline`.
+        whole_files: fetch whole weight files in place of the ranges that the slice needs.
+        repair: with the errand verify-cache, remove what is broken.
     """
 
     model_id: str | None = None
@@ -55,6 +60,11 @@ class WorkerConfig:
     mmap: bool = True
     trust_remote_code: bool = False
     download_progress_s: float = 10.0
+    only: str | None = None
+    cache_dir: Path | None = None
+    fetch_connections: int = 4
+    whole_files: bool = False
+    repair: bool = False
 
     @property
     def has_owner(self) -> bool:
@@ -92,13 +102,20 @@ def read_config(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
         ("stage", "STAGE", as_count),
         ("num_stages", "NUM_STAGES", as_positive),
         ("stub", "PP_WORKER_STUB", as_flag),
+        ("cache_dir", "STAGELINE_CACHE", Path),
         ("download_progress_s", "PP_DOWNLOAD_PROGRESS_INTERVAL_SECS", as_seconds),
     ):
         options[name] = _or_env(options[name], env.get(variable, ""), variable, convert)
     given = {name: value for name, value in options.items() if value is not None}
-    _check_slice(given, env)
+    only = given.get("only")
+    if only in (None, "fetch"):
+        _check_slice(given, env)
     config = WorkerConfig(**given)
-    if not config.model_id and not config.stub:
+    if only is not None and config.stub:
+        raise UsageError(f"--only {only} and --stub are both given: a stub has no model or weights")
+    if config.repair and only != "verify-cache":
+        raise UsageError("--repair is given without --only verify-cache: give both")
+    if not config.model_id and not config.stub and only in (None, "fetch"):
         raise UsageError("no model: give --model-id FOLDER_OR_HUB_ID (or MODEL), or --stub")
     return config
 

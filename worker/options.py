@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from pathlib import Path
 from typing import Any, NoReturn
 
 from worker import __version__
@@ -13,8 +14,12 @@ from worker.protocol.exits import ExitCode
 from worker.protocol.sizes import parse_bytes
 
 QUANTIZATIONS = ("bfloat16", "int8", "nf4")
+# What a worker can be started for besides serving. `survey-host` tells what the host has to offer,
+# `survey` also what the model costs; the others look after the weights on this host.
+ERRANDS = ("survey", "survey-host", "fetch", "list-cache", "verify-cache", "remove-cache")
 # More make no op faster; with 100000 the first op ended the process with a segmentation fault.
 _MAX_THREADS = 1024
+_MAX_CONNECTIONS = 64
 # A year; far more than that and `time.sleep` raises, which would end the worker.
 _MAX_SECONDS = 31_536_000
 
@@ -44,6 +49,16 @@ def as_threads(text: str) -> int:
     if count > _MAX_THREADS:
         raise argparse.ArgumentTypeError(
             f"{text!r} threads are too many: give 1 to {_MAX_THREADS}, best the processor's cores"
+        )
+    return count
+
+
+def as_connections(text: str) -> int:
+    """Read a number of connections."""
+    count = as_positive(text)
+    if count > _MAX_CONNECTIONS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} connections are too many: give 1 to {_MAX_CONNECTIONS}"
         )
     return count
 
@@ -91,6 +106,7 @@ _MODEL: _Options = {
     "--quantization": {"choices": QUANTIZATIONS, "help": "weights in memory (bfloat16)"},
     "--max-context": {"type": as_positive, "metavar": "N", "help": "positions of one request"},
     "--trust-remote-code": {"action": "store_true", "help": "run code that comes with the model"},
+    "--only": {"choices": ERRANDS, "help": "do this, tell it as events, and end; serve nothing"},
     "--stub": {"action": "store_true", "help": "no model, hashes (env PP_WORKER_STUB=1)"},
 }
 _LAYERS: _Options = {
@@ -122,6 +138,23 @@ _MACHINE: _Options = {
     },
     "--no-mmap": {"dest": "mmap", "action": "store_false", "help": "read weights, map no files"},
 }
+_WEIGHTS: _Options = {
+    "--cache-dir": {
+        "type": Path,
+        "metavar": "DIR",
+        "help": "keeps fetched weights ($HF_HOME/stageline; env STAGELINE_CACHE)",
+    },
+    "--fetch-connections": {
+        "type": as_connections,
+        "metavar": "N",
+        "help": "connections to the hub at once (4)",
+    },
+    "--whole-files": {
+        "action": "store_true",
+        "help": "fetch whole weight files, as from a hub that serves no ranges",
+    },
+    "--repair": {"action": "store_true", "help": "with verify-cache: remove what is broken"},
+}
 _LINK: _Options = {
     "--nonce": {"metavar": "TEXT", "help": "repeated in `starting`; makes the starter the owner"},
     "--lease-s": {"type": as_seconds, "metavar": "S", "help": "end after a silence this long"},
@@ -143,8 +176,14 @@ def parser() -> argparse.ArgumentParser:
         + "; ".join(f"{code.value} {code.meaning}" for code in ExitCode),
         allow_abbrev=False,
     )
-    groups = (_MODEL, _LAYERS, _MACHINE, _LINK)
-    for title, options in zip(("model", "layers", "machine", "link"), groups, strict=True):
+    groups = {
+        "model": _MODEL,
+        "layers": _LAYERS,
+        "machine": _MACHINE,
+        "weights from a hub": _WEIGHTS,
+        "link": _LINK,
+    }
+    for title, options in groups.items():
         group = found.add_argument_group(title)
         for flag, settings in options.items():
             # None tells "not given" from a given default; the defaults are WorkerConfig's.

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub.constants
 import pytest
+import torch
 from huggingface_hub import close_session
 from huggingface_hub.errors import LocalEntryNotFoundError
+from safetensors.torch import save_file
 
 from tests.support.hub import COMMIT, Hub, serve_hub
+from tests.support.hub_faults import Fault
 from tests.support.tiny import tiny_checkpoint
 from tests.support.tokenizers import byte_tokenizer
 from tests.support.worker_process import WorkerProcess
@@ -22,9 +27,11 @@ from worker.model.load_options import LoadOptions
 from worker.protocol.events import DownloadProgress
 from worker.protocol.exits import ExitCode
 from worker.protocol.stage import StageSlice
+from worker.weights.checkpoint import open_checkpoint
 from worker.weights.hub_errors import refusal
 from worker.weights.progress import DownloadMeter
 from worker.weights.repo import ModelFolder, find_model
+from worker.weights.retry import FetchLimits
 
 REPO = "org/tiny"
 
@@ -195,16 +202,32 @@ def test_a_worker_fetches_once_and_then_starts_from_the_cache(
         monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         first = start_worker()
+        sent_bytes = hub.sent_bytes("model.safetensors")
         hub.asked.clear()
         second = start_worker()
         assert hub.asked == []
-    size_bytes = (single / "model.safetensors").stat().st_size
+    size_bytes, header_bytes = first_half_bytes(single / "model.safetensors")
+    assert size_bytes < sent_bytes <= 1.01 * size_bytes + header_bytes
     progress = [event for event in first if event["event"] == "pp_download_progress"]
     assert [event["bytes_done"] for event in (progress[0], progress[-1])] == [0, size_bytes]
     assert {event["bytes_total"] for event in progress} == {size_bytes}
     kinds = [[event["event"] for event in events] for events in (first, second)]
     assert "pp_cache_hit" not in kinds[0] and "model_fetched" in kinds[0]
     assert "pp_cache_hit" in kinds[1] and "pp_download_progress" not in kinds[1]
+
+
+def first_half_bytes(path: Path) -> tuple[int, int]:
+    """Return the bytes of layers 0:3 of 6, embedding and final norm, and those of the header."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    layers = [f"model.layers.{layer}." for layer in range(3)]
+    names = ("model.embed_tokens.", "model.norm.", *layers)
+    offsets = [
+        entry["data_offsets"]
+        for name, entry in json.loads(raw[8 : 8 + length]).items()
+        if name.startswith(names)
+    ]
+    return sum(end - begin for begin, end in offsets), 8 + length
 
 
 def start_worker() -> list[dict[str, Any]]:
@@ -220,3 +243,48 @@ def test_a_wrong_path_is_told_before_anything_heavy_is_imported(tmp_path: Path) 
         kinds = [line["event"] for line in worker.lines]
         code = worker.process.wait(10)
     assert (kinds, code) == (["starting", "model_load_failed", "exiting"], 3)
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "model.safetensors.index.json"])
+def test_a_small_file_that_is_refused_is_not_taken_for_absent(
+    hub: Hub, find: Find, file: str
+) -> None:
+    hub.faults.add(Fault(method="HEAD", file=file, status=403))
+    text = refused(find).text
+    assert f"the hub refuses {file} of {REPO}@{COMMIT} (HTTP 403)" in text
+    assert (find().folder / file).is_file()
+
+
+def test_where_an_index_and_a_single_file_are_there_the_single_file_counts(
+    sharded: Path, tmp_path: Path
+) -> None:
+    """As for transformers; the answer that there is none is remembered."""
+    both = tmp_path / "both"
+    shutil.copytree(sharded, both)
+    save_file({"only.weight": torch.zeros(1)}, both / "model.safetensors")
+    names = []
+    with serve_hub(Hub({"org/both": both, REPO: sharded})) as hub:
+        for repo_id in ("org/both", REPO):
+            for _ in range(2):
+                hub.forget()
+                model = find_model(repo_id, endpoint=hub.endpoint, cache_dir=tmp_path / "hub")
+                checkpoint = open_checkpoint(model, tmp_path, FetchLimits(), lambda _: None)
+                names.append((len(checkpoint.index.names) == 1, hub.asked))
+    assert [single for single, _ in names] == [True, True, False, False]
+    assert names[1][1] == names[3][1] == []
+
+
+def test_what_this_host_refuses_is_not_blamed_on_the_hub(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    error = refused(
+        lambda: find_model(REPO, endpoint=hub.endpoint, cache_dir=tmp_path / "file" / "hub")
+    )
+    assert f"{tmp_path}/file" in error.text and "set HF_HOME" in error.text
+
+
+def test_a_token_that_no_header_can_hold_is_named_and_not_told(
+    find: Find, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret\u200b")
+    text = refused(find).text
+    assert "the token in HF_TOKEN" in text and "secret" not in text

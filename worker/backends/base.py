@@ -27,6 +27,7 @@ class ModelFacts:
     max_context: int | None = None
     needs_tokens: bool = False
     model_type: str | None = None
+    commit: str | None = None
     quantization: str = "bfloat16"
     device: str = "cpu"
     capabilities: tuple[str, ...] = ()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from worker.model.kv import StageCache
+from worker.model.live_bytes import ActivationWatch
 from worker.model.load_options import LoadOptions
 from worker.model.loaded import LoadedStage
 from worker.model.plan import WEIGHT_DTYPE, StagePlan
 from worker.model.run import StageRunner
 from worker.model.support import Mode, Support
+from worker.model.thinning import thinned
 
 # layers of the usual kinds take 30 to 200 operations, a loop over 8192 positions 100 000
 _MAX_STEPS_PER_LAYER = 1000
@@ -31,23 +31,42 @@ class DryRun:
     Attributes:
         kv_bytes: the cache of one request at the maximum context.
         activation_bytes: the most live temporaries of one forward, the cache not included.
+        entry_bytes: the cache by its entries, as `StageCache.entry_bytes`.
     """
 
     kv_bytes: int
     activation_bytes: int
+    entry_bytes: Mapping[int, int] = field(default_factory=dict)
 
 
 def dry_run(plan: StagePlan, *, max_context: int, prefill_chunk: int) -> DryRun | None:
     """Fill a cache of `max_context` positions on the meta device and measure the last chunk.
 
-    The last chunk is the largest: its masks and scores span the whole context. Takes some tenths
-    of a second at any size. Where a layer goes position by position in a Python loop, which would
-    take minutes, two short runs are extrapolated: such a state does not grow, and all else grows
-    by the position. None when an op of the model cannot run on the meta device.
+    The last chunk is the largest: its masks and scores span the whole context. One layer of each
+    kind is run, which takes some tenths of a second at any size. Where a layer goes position by
+    position in a Python loop, which would take minutes, two short runs are extrapolated: such a
+    state does not grow, and all else grows by the position. None when an op of the model cannot
+    run on the meta device.
     """
+    with thinned(plan) as thin:
+        run = _dry_run(thin.plan, max_context, prefill_chunk, len(thin.twins))
+    if run is None and thin.twins:
+        # a layer may read what another one wrote to the cache
+        return _dry_run(plan, max_context, prefill_chunk, 0)
+    if run is None:
+        return None
+    entry_bytes = dict(run.entry_bytes)
+    for entry, like in thin.entry_twins.items():
+        entry_bytes[entry] = entry_bytes[like]
+    return DryRun(sum(entry_bytes.values()), run.activation_bytes, entry_bytes)
+
+
+def _dry_run(
+    plan: StagePlan, max_context: int, prefill_chunk: int, num_left_out: int
+) -> DryRun | None:
     runner = meta_runner(plan)
     last = min(prefill_chunk, max_context)
-    limit = _MAX_STEPS_PER_LAYER * (plan.sliced.stage.num_own_layers + 2)
+    limit = _MAX_STEPS_PER_LAYER * (plan.sliced.stage.num_own_layers - num_left_out + 2)
     try:
         with _StepLimit(limit):
             return _measured(runner, max_context, last)
@@ -59,23 +78,27 @@ def dry_run(plan: StagePlan, *, max_context: int, prefill_chunk: int) -> DryRun 
 
 def _measured(runner: StageRunner, max_context: int, last: int) -> DryRun:
     cache = runner.new_cache(max_length=max_context)
-    live = _LiveBytes()
     if max_context > last:
         forward(runner, cache, max_context - last)
-    with live:
+    watch = ActivationWatch(cache)
+    with watch.over(runner):
         forward(runner, cache, last)
-    kv_bytes = cache.size_bytes
-    return DryRun(kv_bytes, max(0, live.peak_bytes - kv_bytes))
+    entry_bytes = cache.entry_bytes()
+    return DryRun(sum(entry_bytes.values()), watch.most_bytes(), entry_bytes)
 
 
 def _extrapolated(runner: StageRunner, max_context: int, last: int) -> DryRun:
     short = _measured(runner, 2 * _SHORT, _SHORT)
     longer = _measured(runner, 4 * _SHORT, 2 * _SHORT)
-    kv_growth = (longer.kv_bytes - short.kv_bytes) / (2 * _SHORT)
+    entry_bytes: dict[int, int] = {}
+    for i, size_bytes in short.entry_bytes.items():
+        growth = (longer.entry_bytes[i] - size_bytes) / (2 * _SHORT)
+        entry_bytes[i] = max(0, size_bytes + int(growth * (max_context - 2 * _SHORT)))
     activation_growth = (longer.activation_bytes - short.activation_bytes) / _SHORT
     return DryRun(
-        max(0, short.kv_bytes + int(kv_growth * (max_context - 2 * _SHORT))),
+        sum(entry_bytes.values()),
         max(0, short.activation_bytes + int(activation_growth * (last - _SHORT))),
+        entry_bytes,
     )
 
 
@@ -136,42 +159,3 @@ class _StepLimit(TorchDispatchMode):
         if self._left < 0:
             raise _TooManySteps
         return func(*args, **(kwargs or {}))
-
-
-class _LiveBytes(TorchDispatchMode):
-    """Tracks the bytes of storages made while active, and their peak."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.live_bytes = 0
-        self.peak_bytes = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = {_storage_id(t) for t in tree_leaves((args, kwargs)) if torch.is_tensor(t)}
-        for tensor in tree_leaves(result):
-            if torch.is_tensor(tensor) and _storage_id(tensor) not in given | self._known:
-                self._add(tensor.untyped_storage())
-        return result
-
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        key, size_bytes = storage._cdata, storage.nbytes()
-        self._known.add(key)
-        self.live_bytes += size_bytes
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        weakref.finalize(storage, self._drop, key, size_bytes)
-
-    def _drop(self, key: int, size_bytes: int) -> None:
-        self._known.discard(key)
-        self.live_bytes -= size_bytes
-
-
-def _storage_id(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)

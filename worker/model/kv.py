@@ -18,7 +18,7 @@ from transformers.cache_utils import (
 
 from worker.model.errors import CannotCrop
 from worker.model.kv_ghost import ghost_layer
-from worker.model.kv_layers import GrowingLayer, RewindableSlidingLayer, copied
+from worker.model.kv_layers import GrowingLayer, RewindableSlidingLayer, copied, tensors_in
 
 # layers whose tensors are replaced, never written in place: keeping the references is a snapshot
 _FUNCTIONAL = (DynamicLayer, DynamicIndexedLayer, DynamicSlidingWindowLayer, RewindableSlidingLayer)
@@ -71,13 +71,31 @@ class StageCache(DynamicCache):
     @property
     def size_bytes(self) -> int:
         """Bytes held, the copy kept for going one op back included."""
-        storages: dict[int, int] = {}
-        states = [vars(layer) for layer in self._own()]
-        states += list(self._before.states.values()) if self._before else []
-        for tensor in _tensors(states):
-            storage = tensor.untyped_storage()
-            storages[storage._cdata] = storage.nbytes()
-        return sum(storages.values())
+        return sum(self.entry_bytes().values())
+
+    def entry_bytes(self) -> dict[int, int]:
+        """Return the bytes of each entry that this stage writes; a shared storage counts once."""
+        known: set[int] = set()
+        found: dict[int, int] = {}
+        before = self._before.states if self._before else {}
+        for i in self.own_layers:
+            found[i] = 0
+            for tensor in tensors_in([vars(self.layers[i]), before.get(i)]):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in known:
+                    known.add(storage._cdata)
+                    found[i] += storage.nbytes()
+        return found
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Give what the entries of this stage hold, without the copies of one op before."""
+        return tensors_in([vars(layer) for layer in self._own()])
+
+    def previous_tensors(self) -> Iterator[torch.Tensor]:
+        """Give what is kept only to go one op back."""
+        held = {tensor.untyped_storage()._cdata for tensor in self.tensors()}
+        kept = tensors_in(self._before.states if self._before else {})
+        return (tensor for tensor in kept if tensor.untyped_storage()._cdata not in held)
 
     def can_crop(self, length: int) -> bool:
         """Say whether `crop_to(length)` would work.
@@ -176,14 +194,3 @@ def _restore(layer: Any, state: Any) -> None:
     kept = state if type(layer) in _FUNCTIONAL else copied(state)
     vars(layer).clear()
     vars(layer).update(kept)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from _tensors(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _tensors(inner)

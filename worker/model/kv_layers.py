@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,3 +148,15 @@ def copied(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(copied(inner) for inner in value)
     return value
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Give every tensor in a state as `copied` takes it."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from tensors_in(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from tensors_in(inner)

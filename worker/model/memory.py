@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from worker.model import internals
 from worker.model.dry_run import DryRun, dry_run
 from worker.model.loaded import StageRequest
-from worker.model.plan import WEIGHT_DTYPE
+from worker.model.plan import WEIGHT_DTYPE, StagePlan
 from worker.model.quantization_choice import QuantizationChoice
 from worker.model.quantize import choose
 from worker.model.weight_size import WeightSize, weight_size
-from worker.weights.index import CheckpointError
+from worker.protocol.stage import StageSlice
+from worker.weights.header import CheckpointError
+from worker.weights.index import CheckpointIndex
 
 _MIB = 1 << 20
 # Measured with tools/load_memory.py: what becomes resident between this check and the first
 # tokens besides weights, cache and activations (lazy imports, code pages, thread arenas).
 _PROCESS_BYTES = {"bfloat16": 24 * _MIB, "int8": 64 * _MIB, "nf4": 32 * _MIB}
+# what a worker has resident at that check beside what a survey has: the planned model and its code
+_PLANNED_BYTES = {"bfloat16": 15 * _MIB, "int8": 60 * _MIB, "nf4": 60 * _MIB}
 # allocators round up and keep a little of what is freed
 _ACTIVATION_FACTOR = 1.6
 _SLACK_BYTES = 16 * _MIB
@@ -76,30 +82,47 @@ def estimate_memory(
     notes = choice.notes
     run = dry_run(plan, max_context=max_context, prefill_chunk=prefill_chunk)
     if run is None:
-        run = _by_formula(request, max_context, prefill_chunk)
+        run = run_by_formula(plan, max_context, prefill_chunk)
         notes += ("the model cannot be run without weights, so its cache is counted by formula.",)
-    loading = _loading_bytes(request, choice, weights)
-    running = int(run.activation_bytes * _ACTIVATION_FACTOR) + _SLACK_BYTES
-    running += _quantized_activation_bytes(weights, options.quantization, prefill_chunk)
+    stacked = internals.stacked_sources(plan.model, plan.tensors.parameters)
+    loading = loading_bytes(plan, request.index, choice, weights, stacked)
     return MemoryEstimate(
         weights_bytes=weights.total_bytes,
         kv_bytes=run.kv_bytes,
         # the cache is not there yet while the weights are read
-        scratch_bytes=max(running, loading - run.kv_bytes),
-        process_bytes=_PROCESS_BYTES[options.quantization] + _tokenizer_bytes(request),
+        scratch_bytes=max(
+            running_bytes(run, choice, weights, prefill_chunk), loading - run.kv_bytes
+        ),
+        process_bytes=process_bytes(plan.sliced.stage, options.quantization, request.folder),
         max_context=max_context,
         notes=notes,
     )
 
 
-def _loading_bytes(request: StageRequest, choice: QuantizationChoice, weights: WeightSize) -> int:
-    """Temporaries while weights stream in: sources of what is converted, one at a time."""
-    shapes = request.plan.model.state_dict()
+def running_bytes(
+    run: DryRun, choice: QuantizationChoice, weights: WeightSize, prefill_chunk: int
+) -> int:
+    """Return the most that one forward of `prefill_chunk` rows takes beside weights and cache."""
+    plain = int(run.activation_bytes * _ACTIVATION_FACTOR) + _SLACK_BYTES
+    return plain + _quantized_activation_bytes(weights, choice.quantization, prefill_chunk)
+
+
+def loading_bytes(
+    plan: StagePlan,
+    index: CheckpointIndex,
+    choice: QuantizationChoice,
+    weights: WeightSize,
+    stacked: Collection[str],
+) -> int:
+    """Return the temporaries while weights stream in: sources of what is converted, one at a time.
+
+    `stacked` names the parameters of the model that are put together expert by expert.
+    """
+    shapes = plan.model.state_dict()
     by_target: dict[str, list[str]] = defaultdict(list)
-    for name, target in request.plan.tensors.parameters.items():
+    for name, target in plan.tensors.parameters.items():
         by_target[target].append(name)
     quantized = {f"{name}.weight" for name in choice.linears} | set(choice.experts)
-    stacked = internals.stacked_sources(request.plan.model, request.plan.tensors.parameters)
     worst = 0
     for target, names in by_target.items():
         bfloat16_bytes = shapes[target].numel() * WEIGHT_DTYPE.itemsize
@@ -109,7 +132,7 @@ def _loading_bytes(request: StageRequest, choice: QuantizationChoice, weights: W
         elif len(names) > 1:
             # the sources, what they are stacked into, and the result
             worst = max(worst, 2 * bfloat16_bytes)
-        elif target in quantized or not _is_stored_bfloat16(request, names[0]):
+        elif target in quantized or not _is_stored_bfloat16(index, names[0]):
             worst = max(worst, 2 * bfloat16_bytes)
     if quantized:
         worst += _PACKING_BYTES
@@ -118,9 +141,9 @@ def _loading_bytes(request: StageRequest, choice: QuantizationChoice, weights: W
     return worst
 
 
-def _is_stored_bfloat16(request: StageRequest, name: str) -> bool:
+def _is_stored_bfloat16(index: CheckpointIndex, name: str) -> bool:
     try:
-        return request.index.entry(name).dtype == "BF16"
+        return index.entry(name).dtype == "BF16"
     except CheckpointError:
         # its file is not there yet; nearly all checkpoints are stored so
         return True
@@ -139,22 +162,33 @@ def _quantized_activation_bytes(weights: WeightSize, quantization: str, chunk: i
     return expert_bytes
 
 
-def _tokenizer_bytes(request: StageRequest) -> int:
-    """The stages that serve text hold the tokenizer, which is loaded after the weights."""
-    stage, path = request.plan.sliced.stage, request.folder / "tokenizer.json"
+def process_bytes(stage: StageSlice, quantization: str, folder: Path) -> int:
+    """Return what becomes resident of libraries and tokenizer; `folder` may have the latter.
+
+    The stages that serve text hold the tokenizer, which is loaded after the weights.
+    """
+    path = folder / "tokenizer.json"
     if not (stage.is_first or stage.is_last) or not path.is_file():
-        return 0
-    return path.stat().st_size * _TOKENIZER_FACTOR
+        return _PROCESS_BYTES[quantization]
+    return _PROCESS_BYTES[quantization] + path.stat().st_size * _TOKENIZER_FACTOR
 
 
-def _by_formula(request: StageRequest, max_context: int, prefill_chunk: int) -> DryRun:
+def planned_bytes(quantization: str) -> int:
+    """Return what planning makes resident before a stage is checked, on top of a survey."""
+    return _PLANNED_BYTES[quantization]
+
+
+def run_by_formula(plan: StagePlan, max_context: int, prefill_chunk: int) -> DryRun:
     """Count a plain attention cache, and the scores of one layer in float32."""
-    config = request.plan.architecture.text_config
+    config = plan.architecture.text_config
     heads = int(getattr(config, "num_attention_heads", 1))
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
     width = int(config.hidden_size)
     head_dim = int(getattr(config, "head_dim", None) or width // heads)
-    layers = request.plan.sliced.stage.num_own_layers
-    kv_bytes = 2 * layers * max_context * kv_heads * head_dim * WEIGHT_DTYPE.itemsize
+    layer_bytes = 2 * max_context * kv_heads * head_dim * WEIGHT_DTYPE.itemsize
     scores_bytes = heads * prefill_chunk * max_context * 4
-    return DryRun(kv_bytes, scores_bytes + 16 * prefill_chunk * width * WEIGHT_DTYPE.itemsize)
+    return DryRun(
+        layer_bytes * plan.sliced.stage.num_own_layers,
+        scores_bytes + 16 * prefill_chunk * width * WEIGHT_DTYPE.itemsize,
+        dict.fromkeys(plan.sliced.cache_layers, layer_bytes),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,20 +48,39 @@ def plan_stage(
     Raises:
         UnsupportedModel: the cut is not legal, or a parameter of the slice is in no tensor.
     """
-    if stage.num_layers == architecture.num_layers:
-        check_cuts(architecture.config, stage)
-    model = meta_model(architecture)
-    quantizer = _checkpoint_quantizer(model)
-    table = internals.checkpoint_names(model, quantizer)
-    whole = model.state_dict()
-    found = {name: table.parameter_for(name, whole) for name in checkpoint_names}
-    targets = {name: target for name, target in found.items() if target is not None}
-    layout = hidden_layout(model, ModelParts.of(model))
-    sliced = slice_model(model, stage, needs_tokens=needs_tokens)
-    own = model.state_dict().keys()
-    tensors = select_tensors(targets, own, sliced.tied)
-    _check_complete(model, sliced, tensors, convertible=bool(table.converters))
-    return StagePlan(architecture, model, sliced, tensors, layout)
+    (plan,) = plan_stages(architecture, checkpoint_names, [stage], needs_tokens=needs_tokens)
+    return plan
+
+
+def plan_stages(
+    architecture: Architecture,
+    checkpoint_names: Iterable[str],
+    stages: Sequence[StageSlice],
+    *,
+    needs_tokens: bool,
+) -> list[StagePlan]:
+    """Plan several slices of one checkpoint; its names are looked up once.
+
+    Raises:
+        UnsupportedModel: as `plan_stage`.
+    """
+    plans: list[StagePlan] = []
+    targets: dict[str, str] | None = None
+    for stage in stages:
+        if stage.num_layers == architecture.num_layers:
+            check_cuts(architecture.config, stage)
+        model = meta_model(architecture)
+        table = internals.checkpoint_names(model, _checkpoint_quantizer(model))
+        if targets is None:
+            whole = model.state_dict()
+            found = {name: table.parameter_for(name, whole) for name in checkpoint_names}
+            targets = {name: target for name, target in found.items() if target is not None}
+        layout = hidden_layout(model, ModelParts.of(model))
+        sliced = slice_model(model, stage, needs_tokens=needs_tokens)
+        tensors = select_tensors(targets, model.state_dict().keys(), sliced.tied)
+        _check_complete(model, sliced, tensors, convertible=bool(table.converters))
+        plans.append(StagePlan(architecture, model, sliced, tensors, layout))
+    return plans
 
 
 def meta_model(architecture: Architecture) -> PreTrainedModel:

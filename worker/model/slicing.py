@@ -69,11 +69,16 @@ def _cut_layers(layers: nn.Module, stage: StageSlice) -> tuple[int, ...]:
     own: set[int] = set()
     for i, (name, layer) in enumerate(list(layers.named_children())):
         if stage.shard_start <= i < stage.shard_end:
-            indices = (getattr(module, "layer_idx", None) for module in layer.modules())
-            own |= {index for index in indices if isinstance(index, int)}
+            own |= cache_entries(layer)
         else:
             layers.set_submodule(name, Ghost(layer))
     return tuple(sorted(own)) or tuple(range(stage.shard_start, stage.shard_end))
+
+
+def cache_entries(layer: nn.Module) -> set[int]:
+    """Return the cache indices that a layer's modules name as theirs; -1 means none."""
+    indices = (getattr(module, "layer_idx", None) for module in layer.modules())
+    return {index for index in indices if isinstance(index, int) and index >= 0}
 
 
 def _ties_within(model: PreTrainedModel, tied: dict[str, str]) -> dict[str, str]:

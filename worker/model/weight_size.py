@@ -42,20 +42,43 @@ class WeightSize:
 def weight_size(plan: StagePlan, choice: QuantizationChoice, device: str) -> WeightSize:
     """Count what the weights of `plan` take, quantized as in `choice`; nothing is read."""
     model, stage = plan.model, plan.sliced.stage
-    repacks = choice.quantization == "nf4" and device == "cpu" and repacks_nf4()
-    patterns = internals.float32_patterns(model, WEIGHT_DTYPE)
-    tied, stored = set(model.all_tied_weights_keys), set(model.state_dict())
-    linears = {name: linear_shape(model.get_submodule(name)) for name in choice.linears}
-    experts = {name: model.get_parameter(name).shape for name in choice.experts}
-    prefix = f"{plan.sliced.parts.layers}."
     layer_bytes = dict.fromkeys(range(stage.shard_start, stage.shard_end), 0)
     head_bytes = total = 0
+    for name, size in tensor_bytes(plan, choice, device).items():
+        total += size
+        layer = layer_index(plan, name)
+        if layer is not None:
+            layer_bytes[layer] += size
+        elif name.rpartition(".")[0] == plan.sliced.parts.head:
+            head_bytes += size
+    linears = [linear_shape(model.get_submodule(name)) for name in choice.linears]
+    experts = [model.get_parameter(name).shape for name in choice.experts]
+    return WeightSize(
+        total_bytes=total,
+        layer_bytes=tuple(layer_bytes.values()),
+        after_layers_bytes=0 if stage.is_first and model.all_tied_weights_keys else head_bytes,
+        largest_linear=max((rows * columns for rows, columns in linears), default=0),
+        largest_expert=max((shape[1] * shape[2] for shape in experts), default=0),
+        widest=max(linears, default=None),
+        repacks=_repacks(choice, device),
+    )
+
+
+def tensor_bytes(plan: StagePlan, choice: QuantizationChoice, device: str) -> dict[str, int]:
+    """Return what each parameter and buffer of `plan` takes; tied ones under one name alone."""
+    model = plan.model
+    repacks = _repacks(choice, device)
+    patterns = internals.float32_patterns(model, WEIGHT_DTYPE)
+    tied, stored = set(model.all_tied_weights_keys), set(model.state_dict())
+    columns = {name: linear_shape(model.get_submodule(name))[1] for name in choice.linears}
+    experts = set(choice.experts)
+    found: dict[str, int] = {}
     for name, weight in _tensors(model):
         if name in tied:
             continue
         owner, _, leaf = name.rpartition(".")
-        if name in experts or (leaf == "weight" and owner in linears):
-            rows = weight.numel() // (weight.shape[-1] if name in experts else linears[owner][1])
+        if name in experts or (leaf == "weight" and owner in columns):
+            rows = weight.numel() // (weight.shape[-1] if name in experts else columns[owner])
             size = _quantized_bytes(weight.numel(), rows, choice.quantization)
             if repacks and name not in experts:
                 # scales become bfloat16
@@ -64,20 +87,18 @@ def weight_size(plan: StagePlan, choice: QuantizationChoice, device: str) -> Wei
             # buffers that no checkpoint holds are made in float32
             wide = patterns if name in stored else [name]
             size = weight.numel() * _element_bytes(name, weight, wide)
-        total += size
-        if name.startswith(prefix):
-            layer_bytes[int(name.removeprefix(prefix).split(".")[0])] += size
-        elif owner == plan.sliced.parts.head:
-            head_bytes += size
-    return WeightSize(
-        total_bytes=total,
-        layer_bytes=tuple(layer_bytes.values()),
-        after_layers_bytes=0 if stage.is_first and tied else head_bytes,
-        largest_linear=max((rows * columns for rows, columns in linears.values()), default=0),
-        largest_expert=max((shape[1] * shape[2] for shape in experts.values()), default=0),
-        widest=max(linears.values(), default=None),
-        repacks=repacks,
-    )
+        found[name] = size
+    return found
+
+
+def layer_index(plan: StagePlan, name: str) -> int | None:
+    """Return which layer parameter `name` is in; None for those beside the layers."""
+    prefix = f"{plan.sliced.parts.layers}."
+    return int(name.removeprefix(prefix).split(".")[0]) if name.startswith(prefix) else None
+
+
+def _repacks(choice: QuantizationChoice, device: str) -> bool:
+    return choice.quantization == "nf4" and device == "cpu" and repacks_nf4()
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Any]]:

@@ -12,6 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from worker.model.dry_run import forward, meta_runner
 from worker.model.plan import StagePlan
+from worker.model.thinning import thinned
 
 # attributes whose reading gives a tensor; reading the others (dtype, shape) does not use a weight
 _TENSOR_ATTRIBUTES = ("T", "mT", "H", "mH", "data")
@@ -28,6 +29,22 @@ def direct_weight_uses(plan: StagePlan) -> frozenset[str]:
     Some recurrent layers multiply with `self.dt_proj.weight` themselves, which must then stay
     what it is. What a layer does depends on the layer alone, so every cut gives the same names.
     """
+    with thinned(plan) as thin:
+        found = _uses(thin.plan)
+    if found is None and thin.twins:
+        # a layer may read what another one wrote to the cache
+        found = _uses(plan)
+    # in part traced, the answer would depend on the cut
+    used = set(found or ())
+    prefix = f"{plan.sliced.parts.layers}."
+    for i, like in thin.twins.items():
+        start = f"{prefix}{like}."
+        used |= {f"{prefix}{i}.{n.removeprefix(start)}" for n in used if n.startswith(start)}
+    return frozenset(used)
+
+
+def _uses(plan: StagePlan) -> set[str] | None:
+    """None where the model cannot be run on the meta device."""
     runner = meta_runner(plan)
     linears = {name: m for name, m in plan.model.named_modules() if is_linear(m)}
     try:
@@ -35,9 +52,8 @@ def direct_weight_uses(plan: StagePlan) -> frozenset[str]:
             # with a cache, as in service; without one, mask code looks into meta tensors
             forward(runner, runner.new_cache(), 3)
     except Exception:  # noqa: BLE001 - as in dry_run
-        # in part traced, the answer would depend on the cut
-        return frozenset()
-    return frozenset(watch.found)
+        return None
+    return watch.found
 
 
 def is_linear(module: nn.Module) -> bool:

@@ -26,13 +26,37 @@ def open_stage(
     Raises:
         LoadFailed: it cannot be opened; one sentence and the exit code.
     """
-    find_local(config.model_id or "", config.revision)  # A wrong path is told at once.
+    module = _heavy("worker.backends.transformers.opening", config, emit)
+    opened: tuple[StageIdentity, StageBackend[Any]] = module.open_backend(config, emit)
+    return opened
+
+
+def fetch_stage(config: WorkerConfig, emit: Callable[[Event], None]) -> None:
+    """Bring the weights of the stage that `config` names here, and load nothing.
+
+    Raises:
+        LoadFailed: they cannot be had; one sentence and the exit code.
+    """
+    _heavy("worker.backends.transformers.preparing", config, emit).fetch_only(config, emit)
+
+
+def survey(config: WorkerConfig, emit: Callable[[Event], None]) -> None:
+    """Tell what this host has to offer and, where `config` names a model, what that costs.
+
+    Raises:
+        LoadFailed: the model cannot be had or split; one sentence and the exit code.
+    """
+    _heavy("worker.backends.transformers.survey", config, emit).survey(config, emit)
+
+
+def _heavy(module: str, config: WorkerConfig, emit: Callable[[Event], None]) -> Any:
+    if config.model_id:
+        find_local(config.model_id, config.revision)  # A wrong path is told at once.
     with _imported("torch", emit):
         importlib.import_module("torch")
     with _imported("transformers", emit):
         # transformers imports its parts when they are first used: by the modules of this package
-        from worker.backends.transformers.opening import open_backend
-    return open_backend(config, emit)
+        return importlib.import_module(module)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ def model_facts(
     runner: StageRunner,
     text: TextCodec,
     *,
+    commit: str | None,
     max_context: int,
     kv_budget_bytes: int | None,
 ) -> ModelFacts:
@@ -33,6 +34,7 @@ def model_facts(
         max_context=max_context,
         needs_tokens=runner.needs_tokens,
         model_type=str(config.model_type),
+        commit=commit,
         quantization=loaded.options.quantization,
         device=loaded.options.device,
         capabilities=_capabilities(loaded, runner, text),
