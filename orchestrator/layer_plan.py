@@ -35,16 +35,9 @@ def plan_layers(wishes: Sequence[Wish], num_layers: int) -> dict[int, StageSlice
     Raises:
         PlanError: ranges overlap, leave the model, or leave layers that no slot can hold.
     """
-    fixed = _fixed(wishes, num_layers)
+    fixed = fixed_ranges(wishes, num_layers)
     free = [index for index, wish in enumerate(wishes) if wish.layers is None]
-    gaps = _gaps([slice_ for _, slice_ in fixed], num_layers)
-    if len(free) < len(gaps):
-        start, end = gaps[len(free)]
-        beside = next(i for i, s in fixed if s.shard_end == start or s.shard_start == end)
-        raise PlanError(
-            f"{wishes[beside].name}: beside layers={dict(fixed)[beside]}, layers {start}:{end} of "
-            f"0:{num_layers} are on no stage; add a host without layers= or widen a range"
-        )
+    gaps = gaps_to_fill(wishes, fixed, num_layers)
     shares = _shares([end - start for start, end in gaps], len(free))
     planned = dict(fixed)
     for (start, end), share in zip(gaps, shares, strict=True):
@@ -55,7 +48,17 @@ def plan_layers(wishes: Sequence[Wish], num_layers: int) -> dict[int, StageSlice
     return dict(sorted(planned.items(), key=lambda item: item[1].shard_start))
 
 
-def _fixed(wishes: Sequence[Wish], num_layers: int) -> list[tuple[int, StageSlice]]:
+def stages_of(count: int, slots: int) -> str:
+    """Return how many of a line's stages a note is about; nothing where it has one alone."""
+    return f"{count} of {slots} stages of " if slots > 1 else ""
+
+
+def fixed_ranges(wishes: Sequence[Wish], num_layers: int) -> list[tuple[int, StageSlice]]:
+    """List the wished ranges in layer order, each with the index of its slot.
+
+    Raises:
+        PlanError: ranges overlap, or leave the model.
+    """
     fixed: list[tuple[int, StageSlice]] = []
     for index, wish in enumerate(wishes):
         if wish.layers is None:
@@ -75,6 +78,26 @@ def _fixed(wishes: Sequence[Wish], num_layers: int) -> list[tuple[int, StageSlic
                 f"{wishes[first].name}; each layer belongs on exactly one stage"
             )
     return fixed
+
+
+def gaps_to_fill(
+    wishes: Sequence[Wish], fixed: Sequence[tuple[int, StageSlice]], num_layers: int
+) -> list[tuple[int, int]]:
+    """Return the half-open ranges that the slots without a wish must share, in layer order.
+
+    Raises:
+        PlanError: there are more of them than such slots.
+    """
+    gaps = _gaps([slice_ for _, slice_ in fixed], num_layers)
+    free = sum(wish.layers is None for wish in wishes)
+    if free < len(gaps):
+        start, end = gaps[free]
+        beside = next(i for i, s in fixed if s.shard_end == start or s.shard_start == end)
+        raise PlanError(
+            f"{wishes[beside].name}: beside layers={dict(fixed)[beside]}, layers {start}:{end} of "
+            f"0:{num_layers} are on no stage; add a host without layers= or widen a range"
+        )
+    return gaps
 
 
 def _gaps(fixed: Sequence[StageSlice], num_layers: int) -> list[tuple[int, int]]:
