@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from orchestrator.errand_kind import ErrandKind
 from orchestrator.failures import (
     Crashed,
     HostUnreachable,
@@ -58,6 +59,7 @@ class Ending:
         events: the last events, newest last, and every memory figure.
         stderr_lines: last lines of stderr, newest last.
         noise: lines of stdout before its first protocol line.
+        errand: what it was started for, where that was not to serve.
     """
 
     scene: Scene
@@ -66,6 +68,7 @@ class Ending:
     events: Sequence[Event] = ()
     stderr_lines: Sequence[str] = ()
     noise: Sequence[str] = ()
+    errand: ErrandKind | None = None
 
     @property
     def status(self) -> ExitStatus:
@@ -76,6 +79,11 @@ class Ending:
         """Return the newest event of a kind."""
         found = (event for event in reversed(self.events) if isinstance(event, kind))
         return next(found, None)
+
+    @property
+    def duty(self) -> str:
+        """What it should have done, for "cannot …"."""
+        return "serve" if self.errand is None else self.errand.verb
 
     @property
     def last_words(self) -> str:
@@ -91,7 +99,7 @@ def why_ended(ending: Ending) -> StageFailure:
     """Return the failure that explains the end of a process; the surest evidence first."""
     failed = ending.last(ModelLoadFailed)
     if failed is not None:
-        return NotReady(ending.scene, f"cannot serve: {failed.error}", _load_code(ending))
+        return NotReady(ending.scene, f"cannot {ending.duty}: {failed.error}", _load_code(ending))
     if ending.transport == "ssh" and ending.status.code == SSH_FAILED:
         return HostUnreachable(ending.scene, ssh_cause(ending.stderr_lines, ending.said_hello))
     if ending.transport == "ssh" and ending.status.code is None:
@@ -190,6 +198,8 @@ def _exited(ending: Ending) -> StageFailure:
     scene, status = ending.scene, ending.status
     exiting = ending.last(Exiting)
     reason = f" ({exiting.reason})" if exiting is not None else ""
+    if status.code == 0 and ending.errand is not None:
+        return Crashed(scene, f"ended before it was done{reason}; look at its stderr")
     if status.code == 0:
         return Crashed(
             scene, f"ended by itself while {scene.phase}{reason}, though nobody had asked it to"
@@ -197,7 +207,7 @@ def _exited(ending: Ending) -> StageFailure:
     if status.code in (ExitCode.LOAD_FAILED, ExitCode.OUT_OF_MEMORY, ExitCode.USAGE):
         return NotReady(
             scene,
-            f"cannot serve{reason}: {ending.last_words or status}",
+            f"cannot {ending.duty}{reason}: {ending.last_words or status}",
             ExitCode(status.code),
         )
     words = f": {ending.last_words}" if ending.last_words else ""

@@ -1,4 +1,4 @@
-"""The command line: `orchestrator run …`, `orchestrator bundle …`."""
+"""The command line: `orchestrator run`, `plan`, `fetch`, `cache` and `bundle`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from orchestrator import __version__
+from orchestrator import __version__, cache_command, fetch_command, plan_command
 from orchestrator.bundle import command as bundle_command
 from orchestrator.bundle.location import default_folder
 from orchestrator.config import surroundings
@@ -29,8 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     parser, run_parser = _parsers()
     parsed = parser.parse_args(argv)
-    if parsed.subcommand == "bundle":
-        return bundle_command.main(parsed)
+    if parsed.subcommand != "run":
+        exit_code: int = parsed.handler(parsed)
+        return exit_code
     options = read_options(run_parser, parsed)
     # Imported here, so that --help and usage errors answer at once.
     from orchestrator.run import run
@@ -58,5 +59,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         allow_abbrev=False,
     )
     add_options(run)
+    for command in (plan_command, fetch_command, cache_command):
+        command.add_parser(subcommands, _EXITS)
     bundle_command.add_parser(subcommands, default_folder(surroundings().state_dir))
     return parser, run

@@ -17,6 +17,7 @@ class Scene:
         phase: "connecting", "loading", "serving <op>", "idle" or "closing".
         last_events: kinds of the last events, newest last.
         stderr_tail: last lines of stderr, newest last.
+        title: what the sentence calls the worker; "" is `stage N on HOST`.
     """
 
     stage: int
@@ -25,6 +26,7 @@ class Scene:
     exit_status: ExitStatus | None = None
     last_events: tuple[str, ...] = ()
     stderr_tail: tuple[str, ...] = ()
+    title: str = ""
 
 
 class StageFailure(Exception):
@@ -39,7 +41,8 @@ class StageFailure(Exception):
     kind: ClassVar[str] = "failed"
 
     def __init__(self, scene: Scene, cause: str, exit_code: ExitCode = ExitCode.PEER_GONE) -> None:
-        super().__init__(f"stage {scene.stage} on {scene.host} {cause}")
+        title = scene.title or f"stage {scene.stage} on {scene.host}"
+        super().__init__(f"{title} {cause}")
         self.scene = scene
         self.cause = cause
         self.exit_code = exit_code

@@ -63,8 +63,9 @@ def _from_hub(model_id: str, revision: str | None) -> Path:
     # Imported here: it takes a second, and most runs do not need it.
     from huggingface_hub import hf_hub_download
 
+    repo_id, _, named = model_id.partition("@")
     try:
-        return Path(hf_hub_download(model_id, "config.json", revision=revision))
+        return Path(hf_hub_download(repo_id, "config.json", revision=named or revision))
     except Exception as error:  # noqa: BLE001 - the library's many errors all mean one thing here
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelUnreadable(

@@ -13,6 +13,7 @@ from orchestrator.failures import OpRejected, StageFailure
 from orchestrator.pipeline_facts import PipelineFacts, facts_of
 from orchestrator.specs import StageSpec
 from orchestrator.stage import StageClient, StageStatus
+from orchestrator.stage.together import at_once, close_all
 from orchestrator.timeouts import Timeouts
 from worker.protocol.ops import (
     DecodeStep,
@@ -29,7 +30,6 @@ from worker.protocol.ops import (
     Sampling,
     Tokenize,
 )
-from worker.protocol.ready import Ready
 from worker.protocol.schema import rules_of
 
 R = TypeVar("R", bound=Reply)
@@ -83,13 +83,13 @@ class Pipeline:
                 )
             )
         try:
-            ready = await _start_all(stages)
+            ready = await at_once(stage.start() for stage in stages)
             return Pipeline(stages, facts_of(specs, ready), failures)
         except StageFailure:
-            await _close_all(stages)
+            await close_all(stages)
             raise failures[0] from None
         except BaseException:
-            await _close_all(stages)
+            await close_all(stages)
             raise
 
     @property
@@ -187,7 +187,7 @@ class Pipeline:
 
     async def aclose(self) -> None:
         """End every stage, all at once, each by its ladder; safe to call again."""
-        await _close_all(self.stages)
+        await close_all(self.stages)
 
     async def __aenter__(self) -> Pipeline:
         return self
@@ -199,34 +199,6 @@ class Pipeline:
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
-
-
-async def _start_all(stages: Sequence[StageClient]) -> list[Ready]:
-    tasks = [asyncio.create_task(stage.start()) for stage in stages]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _close_all(stages: Sequence[StageClient]) -> None:
-    task = asyncio.current_task()
-    if task is not None and task.cancelling() > 1:
-        # The second Ctrl-C came while the first was being obeyed: no ladder is wanted any more.
-        for stage in stages:
-            stage.kill()
-    closing = [asyncio.create_task(stage.aclose()) for stage in stages]
-    try:
-        await asyncio.wait(closing)
-    except asyncio.CancelledError:
-        # A second Ctrl-C: each ladder goes to SIGKILL at once; that much is waited for.
-        for task in closing:
-            task.cancel()
-        await asyncio.wait(closing)
-        raise
-    await asyncio.gather(*closing)
 
 
 def _carried(hidden: HiddenReply) -> dict[str, Any]:

@@ -34,6 +34,9 @@ class PipelineFacts:
     ready: tuple[Ready, ...]
 
 
+_SHARED = ("total_blocks", "hidden_dim", "hidden_dtype", "vocab_size", "model_type", "commit")
+
+
 def facts_of(specs: Sequence[StageSpec], ready: Sequence[Ready]) -> PipelineFacts:
     """Return what the stages together are.
 
@@ -51,7 +54,7 @@ def facts_of(specs: Sequence[StageSpec], ready: Sequence[Ready]) -> PipelineFact
                 "give layers that follow each other in the order of the stages"
             )
         end = next_end
-        for what in ("total_blocks", "hidden_dim", "hidden_dtype", "vocab_size", "model_type"):
+        for what in _SHARED:
             here, there = getattr(stage, what), getattr(first, what)
             # A worker in another language may leave out what it does not know.
             if here != there and None not in (here, there):

@@ -10,25 +10,27 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from orchestrator.answer import Answer
-from orchestrator.bundle.records import NoRecorder, Recorder
-from orchestrator.bundle.writer import BundleWriter
-from orchestrator.config import Surroundings, surroundings
+from orchestrator.bundle.held import HeldRecorder
+from orchestrator.bundle.records import Recorder
+from orchestrator.config import Surroundings
+from orchestrator.failures import StageFailure
 from orchestrator.generate import generate
-from orchestrator.hosts import HostEntry, read_hosts
 from orchestrator.interruption import Interrupted, Interruption
 from orchestrator.pipeline import Pipeline
-from orchestrator.plan import Plan, Ways, make_plan
+from orchestrator.placing import settle
+from orchestrator.plan import Plan
 from orchestrator.prompt import as_messages, read_prompt
 from orchestrator.request import GenerationRequest, RequestRefused
-from orchestrator.run_bundle import clear_old_bundles, open_bundle
+from orchestrator.run_bundle import Diary
 from orchestrator.run_options import RunOptions
 from orchestrator.run_report import report
-from orchestrator.specs import WorkerOptions
+from orchestrator.setting import Setting, plan_setting
 from orchestrator.status import start_display
-from orchestrator.stderr import say
+from orchestrator.stderr import is_watched, say
+from orchestrator.survey import survey_specs
 from orchestrator.text_output import TextOutput
 from orchestrator.timeouts import Timeouts
 from orchestrator.trouble import Trouble, trouble_of
@@ -40,24 +42,22 @@ class Job:
     """Everything that is settled before the first process is started."""
 
     options: RunOptions
-    entries: Sequence[HostEntry]
-    plan: Plan
+    setting: Setting
     prompt: str
 
 
 def run(options: RunOptions, command: Sequence[str]) -> int:
     """Run it and return the exit code; `command` is the command line for the bundle."""
     answer = Answer()
-    writer: BundleWriter | None = None
+    diary = Diary(options, command)
     trouble: Trouble | None = None
     error_text: str | None = None
-    around = surroundings()
     try:
-        job = prepare(options, around)
-        if not options.no_bundle:
-            writer = open_bundle(options, job.entries, job.plan, around, command)
-            answer.bundle = writer.path if writer.is_open else None
-        asyncio.run(_serve(job, answer, writer or NoRecorder()))
+        job = prepare(options, diary.around)
+        plan = _settle(job, diary)
+        recorder = diary.open(job.setting.entries, plan.specs, plan.placement)
+        answer.bundle = diary.path
+        asyncio.run(_serve(job, plan, answer, recorder))
     except KeyboardInterrupt:
         trouble = trouble_of(Interrupted(signal.SIGINT))
     except Exception as error:  # noqa: BLE001 - every error ends here, as one sentence and exit code
@@ -65,55 +65,45 @@ def run(options: RunOptions, command: Sequence[str]) -> int:
         if not trouble.expected:
             error_text = traceback.format_exc()
             say(error_text)
+    answer.bundle = diary.path
     exit_code = report(options, answer, trouble)
-    if writer is not None:
-        sentence = trouble.sentence if trouble else ""
-        writer.close(exit_code, error_text or sentence or None)
-        clear_old_bundles(options, around)
+    diary.close(exit_code, error_text or (trouble.sentence if trouble else "") or None)
     return exit_code
 
 
 def prepare(options: RunOptions, around: Surroundings) -> Job:
-    """Settle hosts, layers and prompt.
+    """Settle hosts and prompt.
 
     Raises:
-        HostsError, PlanError, PromptError: one of them cannot be used.
+        HostsError, PromptError: one of them cannot be used.
     """
-    if options.hosts is not None:
-        entries = read_hosts(options.hosts)
-    else:
-        entries = [HostEntry(line=0, slots=options.local or 1)]
-    worker = WorkerOptions(
-        model_id=options.model_id,
-        revision=options.revision,
-        quantization=options.quantization,
-        device=options.device,
-        threads=options.threads,
-        max_context=options.max_context,
-        prefill_chunk=options.prefill_chunk,
-        trust_remote_code=options.trust_remote_code,
-        stub=options.stub,
-    )
-    ways = Ways(
-        hosts_name="" if options.hosts is None else str(options.hosts),
-        ssh_command=options.ssh_command,
-        accept_new_host_key=options.accept_new,
-        python_path=around.python_path,
-        cores=around.cores,
-    )
-    plan = make_plan(entries, worker, ways)
-    return Job(options, entries, plan, read_prompt(options))
+    setting = plan_setting(options, around, stub=options.stub, is_watched=is_watched())
+    return Job(options, setting, read_prompt(options))
 
 
-async def _serve(job: Job, answer: Answer, recorder: Recorder) -> None:
+def _settle(job: Job, diary: Diary) -> Plan:
+    """Plan; what a survey told is in the bundle only where it failed.
+
+    Raises:
+        StageFailure, PlanError, Interrupted: see `settle`.
+    """
+    held = HeldRecorder()
+    try:
+        return asyncio.run(settle(job.setting, held))
+    except StageFailure:
+        held.hand_over(diary.open(job.setting.entries, survey_specs(job.setting)))
+        raise
+
+
+async def _serve(job: Job, plan: Plan, answer: Answer, recorder: Recorder) -> None:
     output = TextOutput.stdout()
-    for note in job.plan.notes:
+    for note in plan.notes:
         _note(answer, note)
     try:
         with Interruption(say) as interruption:
-            async with await _start(job, recorder) as pipeline:
+            async with await _start(plan, job.setting.timeouts, recorder) as pipeline:
                 interruption.harder = pipeline.kill
-                answer.started(tuple(spec.host for spec in job.plan.specs), pipeline.facts.ready)
+                answer.started(tuple(spec.host for spec in plan.specs), pipeline.facts.ready)
                 request = _request(job, pipeline.facts.capabilities, answer)
                 tokens = generate(pipeline, request, recorder)
                 async with contextlib.aclosing(tokens):
@@ -125,13 +115,10 @@ async def _serve(job: Job, answer: Answer, recorder: Recorder) -> None:
         output.close()
 
 
-async def _start(job: Job, recorder: Recorder) -> Pipeline:
-    timeouts, limit_s = Timeouts(), job.options.start_timeout_s
-    if limit_s is not None:
-        timeouts = replace(timeouts, hello_s=limit_s, ready_s=limit_s)
-    with start_display(job.plan.specs, sys.stderr) as display:
+async def _start(plan: Plan, timeouts: Timeouts, recorder: Recorder) -> Pipeline:
+    with start_display(plan.specs, sys.stderr) as display:
         return await Pipeline.start(
-            job.plan.specs, recorder=recorder, timeouts=timeouts, on_status=display.update
+            plan.specs, recorder=recorder, timeouts=timeouts, on_status=display.update
         )
 
 

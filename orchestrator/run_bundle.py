@@ -10,37 +10,69 @@ from typing import Any
 
 from orchestrator.bundle.location import default_folder, fresh_path, prune
 from orchestrator.bundle.manifest import Manifest
-from orchestrator.bundle.records import StageRecord
+from orchestrator.bundle.records import NoRecorder, Recorder, StageRecord
 from orchestrator.bundle.writer import BundleWriter
-from orchestrator.config import Surroundings
+from orchestrator.config import surroundings
 from orchestrator.hosts import HostEntry
-from orchestrator.plan import Plan
+from orchestrator.placement import Placement
 from orchestrator.run_options import RunOptions
 from orchestrator.specs import StageSpec
 
 
-def open_bundle(
-    options: RunOptions,
-    entries: Sequence[HostEntry],
-    plan: Plan,
-    around: Surroundings,
-    command: Sequence[str],
-) -> BundleWriter:
-    """Begin the bundle; where it cannot be written, the writer has said so and stays silent."""
-    folder = options.bundle_dir or default_folder(around.state_dir)
-    manifest = Manifest(
-        command=tuple(command),
-        config={name: _plain(value) for name, value in asdict(options).items()},
-        hosts=tuple(entry.text for entry in entries if entry.text),
-        stages=tuple(_stage_record(spec) for spec in plan.specs),
-    )
-    return BundleWriter(fresh_path(folder, time.time_ns()), manifest, secrets=around.secrets)
+class Diary:
+    """Begins the bundle of a run once it is known what runs, and ends it.
 
+    Args:
+        options: the run's; --no-bundle means that nothing is written.
+        command: the command line.
 
-def clear_old_bundles(options: RunOptions, around: Surroundings) -> None:
-    """Keep the newest few in the default folder; a folder that the user chose is the user's."""
-    if options.bundle_dir is None:
-        prune(default_folder(around.state_dir), time.time_ns())
+    Attributes:
+        around: the surroundings that the run was started in.
+    """
+
+    def __init__(self, options: RunOptions, command: Sequence[str]) -> None:
+        self.around = surroundings()
+        self._options = options
+        self._command = tuple(command)
+        self._writer: BundleWriter | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """Where the bundle is, if it can be written."""
+        return self._writer.path if self._writer is not None and self._writer.is_open else None
+
+    def open(
+        self,
+        entries: Sequence[HostEntry],
+        specs: Sequence[StageSpec],
+        placement: Placement | None = None,
+    ) -> Recorder:
+        """Begin it; where it cannot be written, the writer has said so and stays silent."""
+        options = self._options
+        if options.no_bundle:
+            return NoRecorder()
+        folder = options.bundle_dir or default_folder(self.around.state_dir)
+        manifest = Manifest(
+            command=self._command,
+            config={name: _plain(value) for name, value in asdict(options).items()},
+            hosts=tuple(entry.text for entry in entries if entry.text),
+            stages=tuple(_stage_record(spec) for spec in specs),
+            plan=None if placement is None else placement.to_json(),
+        )
+        path = fresh_path(folder, time.time_ns())
+        self._writer = BundleWriter(path, manifest, secrets=self.around.secrets)
+        return self._writer
+
+    def close(self, exit_code: int, error: str | None) -> None:
+        """Note how the run ended, and keep the newest few in the default folder.
+
+        A folder that the user chose is the user's.
+        """
+        if self._writer is None:
+            return
+        self._writer.close(exit_code, error)
+        if self._options.bundle_dir is None:
+            prune(default_folder(self.around.state_dir), time.time_ns())
 
 
 def _stage_record(spec: StageSpec) -> StageRecord:

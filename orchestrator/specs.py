@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from orchestrator.errand_kind import ErrandKind
 from orchestrator.transport.base import Launch
 from orchestrator.transport.command import command_launch
 from orchestrator.transport.local import local_launch
@@ -18,7 +19,13 @@ _SECRET_NAME = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS)$", re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Options of a worker that are not its place in the pipeline; None leaves its default."""
+    """Options of a worker that are not its place in the pipeline; None leaves its default.
+
+    Attributes:
+        only: the errand to do in place of serving; the worker ends after it.
+        cache_dir: folder that keeps fetched weights on the worker's host.
+        repair: with the errand verify-cache, remove what is broken.
+    """
 
     model_id: str | None = None
     revision: str | None = None
@@ -31,6 +38,12 @@ class WorkerOptions:
     lease_s: float | None = None
     trust_remote_code: bool = False
     stub: bool = False
+    only: ErrandKind | None = None
+    cache_dir: str | None = None
+    whole_files: bool = False
+    fetch_connections: int | None = None
+    download_progress_s: float | None = None
+    repair: bool = False
 
     def arguments(self) -> list[str]:
         """Return them as the worker's command line flags."""
@@ -44,6 +57,10 @@ class WorkerOptions:
             "max_context",
             "prefill_chunk",
             "lease_s",
+            "only",
+            "cache_dir",
+            "fetch_connections",
+            "download_progress_s",
         ):
             value = getattr(self, name)
             if value is not None:
@@ -51,7 +68,7 @@ class WorkerOptions:
                 words.append(f"--{name.replace('_', '-')}={value}")
         if self.memory_limit_bytes is not None:
             words.append(f"--memory-limit={self.memory_limit_bytes}")
-        for name in ("trust_remote_code", "stub"):
+        for name in ("trust_remote_code", "stub", "whole_files", "repair"):
             if getattr(self, name):
                 words.append(f"--{name.replace('_', '-')}")
         return words
@@ -99,6 +116,19 @@ class StageSpec:
                     f"environment of {self.host} itself"
                 )
 
+    @property
+    def is_stage(self) -> bool:
+        """Whether the worker has layers; one that does an errand for its host has none."""
+        only = self.options.only
+        return only is None or only.needs_layers
+
+    @property
+    def title(self) -> str:
+        """What messages call the worker."""
+        return (
+            f"stage {self.stage} on {self.host}" if self.is_stage else f"the worker on {self.host}"
+        )
+
     def launch(self, nonce: str) -> Launch:
         """Return the command that starts this stage's worker."""
         words = self._arguments(nonce)
@@ -109,7 +139,9 @@ class StageSpec:
         return local_launch(self.host, self.python, self.environment, words)
 
     def _arguments(self, nonce: str) -> list[str]:
-        if self.layers is None:
+        if not self.is_stage:
+            place = []
+        elif self.layers is None:
             place = [f"--stage={self.stage}", f"--num-stages={self.num_stages}"]
         else:
             place = [f"--shard-start={self.layers[0]}", f"--shard-end={self.layers[1]}"]

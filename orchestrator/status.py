@@ -8,18 +8,25 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from orchestrator.event_words import words_of
+from orchestrator.event_words import left_text, size_text, words_of
 from orchestrator.specs import StageSpec
 from orchestrator.stage import StageStatus
 from orchestrator.stderr import write_line
-from worker.protocol.events import DownloadProgress, FetchingModel, Importing, LoadingModel
+from worker.protocol.events import (
+    CacheVerified,
+    DownloadProgress,
+    FetchingModel,
+    HostSurveyed,
+    Importing,
+    LoadingModel,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 # These take long, so plain lines tell that they began.
-_TOLD = (Importing, FetchingModel, DownloadProgress, LoadingModel)
-_STYLES = {"ready": "green", "failed": "red", "loading": "cyan"}
+_TOLD = (Importing, FetchingModel, DownloadProgress, LoadingModel, HostSurveyed, CacheVerified)
+_STYLES = {"ready": "green", "done": "green", "failed": "red", "loading": "cyan"}
 
 
 class StartDisplay(AbstractContextManager["StartDisplay"], Protocol):
@@ -59,9 +66,7 @@ class PlainLines:
             return  # A failure has its own sentence, and the end of a run its summary.
         self._said[status.stage] = words
         elapsed_s = time.monotonic() - self._start_s
-        write_line(
-            self._stderr, f"[{elapsed_s:6.1f} s] stage {status.stage} on {status.host}: {words}"
-        )
+        write_line(self._stderr, f"[{elapsed_s:6.1f} s] {status.name}: {words}")
 
 
 class LiveTable:
@@ -74,6 +79,7 @@ class LiveTable:
 
         self._stages: dict[int, StageStatus | None] = {spec.stage: None for spec in specs}
         self._hosts = {spec.stage: spec.host for spec in specs}
+        self._numbers = {spec.stage: str(spec.stage) if spec.is_stage else "" for spec in specs}
         self._start_s = time.monotonic()
         self._ended_s: dict[int, float] = {}
         self._live = Live(
@@ -103,7 +109,7 @@ class LiveTable:
         if status.phase == "closed":
             return  # Other stages that end because one failed; what they had reached stays.
         self._stages[status.stage] = status
-        if status.phase in ("ready", "failed"):
+        if status.phase in ("ready", "done", "failed"):
             self._ended_s.setdefault(status.stage, time.monotonic())
 
     def _table(self) -> Table:
@@ -113,20 +119,36 @@ class LiveTable:
         table = Table(box=None, pad_edge=False, header_style="dim")
         for heading in ("stage", "host", "state"):
             table.add_column(heading, overflow="fold")
-        table.add_column("seconds", justify="right")
+        fetches = any(status and status.progress for status in self._stages.values())
+        for heading in (*(("fetched", "MB/s", "left") if fetches else ()), "seconds"):
+            table.add_column(heading, justify="right")
         for stage, status in self._stages.items():
-            words = "waiting" if status is None else state_words(status)
+            words = "waiting" if status is None else state_words(status, short=True)
             style = "" if status is None else _STYLES.get(status.phase, "")
             elapsed_s = self._ended_s.get(stage, time.monotonic()) - self._start_s
             # Text, not str: a host in brackets is no markup.
             table.add_row(
-                str(stage), Text(self._hosts[stage]), Text(words, style), f"{elapsed_s:.1f}"
+                self._numbers[stage],
+                Text(self._hosts[stage]),
+                Text(words, style),
+                *(_progress_cells(status.progress if status else None) if fetches else ()),
+                f"{elapsed_s:.1f}",
             )
         return table
 
 
-def state_words(status: StageStatus) -> str:
-    """Return what a stage is doing."""
+def _progress_cells(progress: DownloadProgress | None) -> tuple[str, str, str]:
+    """Return how much of a download is done, how fast it is, and how long it still takes."""
+    if progress is None:
+        return "", "", ""
+    done, total = size_text(progress.bytes_done), size_text(progress.bytes_total)
+    return f"{done} of {total}", f"{progress.mbps:.1f}", left_text(progress)
+
+
+def state_words(status: StageStatus, *, short: bool = False) -> str:
+    """Return what a stage is doing; `short` leaves out what has columns of its own."""
+    if status.phase == "loading" and isinstance(status.last_event, DownloadProgress) and short:
+        return "downloading"
     if status.phase == "loading" and status.last_event is not None:
         return words_of(status.last_event)
     return {"connecting": "connecting", "loading": "starting"}.get(status.phase, status.phase)

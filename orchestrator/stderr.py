@@ -12,6 +12,13 @@ def say(text: str) -> None:
     write_line(sys.stderr, text)
 
 
+def is_watched() -> bool:
+    """Return whether stderr is a terminal."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return sys.stderr.isatty()
+    return False
+
+
 def write_line(stream: TextIO | None, text: str) -> None:
     """Write a line and flush it; None is a stream that this program was started without."""
     if stream is None:

@@ -11,7 +11,10 @@ class Timeouts:
 
     Attributes:
         hello_s: from starting the process to its first protocol line; SSH logins are part of it.
-        ready_s: from there to the ready line; fetching and loading a model are part of it.
+        ready_s: from there, or from the last byte that was told to be fetched, to the ready line;
+            loading a model is part of it, fetching takes as long as it goes on.
+        survey_s: from there to the end of a worker that surveys its host.
+        errand_s: the same for another errand, or from the last byte fetched or checked.
         op_s: for one op's reply, unless the caller says otherwise.
         silence_s: with an op in flight, this long without a byte in either direction means the
             stage hangs; a worker answers pings also while it computes.
@@ -28,6 +31,8 @@ class Timeouts:
 
     hello_s: float = 60.0
     ready_s: float = 3600.0
+    survey_s: float = 600.0
+    errand_s: float = 3600.0
     op_s: float = 600.0
     silence_s: float = 15.0
     idle_silence_s: float = 120.0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.failures import OpRejected, PipelineMismatch, StageFailure
 from orchestrator.hosts import HostsError
 from orchestrator.interruption import Interrupted
 from orchestrator.layer_count import ModelUnreadable
 from orchestrator.layer_plan import PlanError
+from orchestrator.placement import DoesNotFit
 from orchestrator.prompt import PromptError
 from orchestrator.request import RequestRefused
 from orchestrator.text_output import OutputClosed, OutputFailed
@@ -32,6 +35,7 @@ class Trouble:
         kind: short name for programs: "usage", "interrupted", "op_rejected", a failure's kind, …
         sentence: for the user; "" where nothing need be said.
         expected: whether the error is one that the program foresees; others show a traceback.
+        details: more of it for programs, as decoded JSON.
     """
 
     kind: str
@@ -40,6 +44,7 @@ class Trouble:
     stage: int | None = None
     host: str | None = None
     expected: bool = True
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     def fields(self) -> dict[str, object]:
         """Return it as the `error` object of --json."""
@@ -49,6 +54,7 @@ class Trouble:
             "message": self.sentence,
             "exit_code": int(self.exit_code),
             **place,
+            **self.details,
         }
 
 
@@ -74,6 +80,13 @@ def trouble_of(error: Exception) -> Trouble:
         )
     if isinstance(error, ModelUnreadable):
         return Trouble(kind="model_unreadable", sentence=sentence, exit_code=ExitCode.LOAD_FAILED)
+    if isinstance(error, DoesNotFit):
+        return Trouble(
+            kind="does_not_fit",
+            sentence=sentence,
+            exit_code=error.exit_code,
+            details={"hosts": error.to_json()["hosts"], "remedies": list(error.remedies)},
+        )
     if isinstance(error, _USAGE):
         return Trouble(kind="usage", sentence=sentence, exit_code=ExitCode.USAGE)
     if isinstance(error, Interrupted):

@@ -64,7 +64,8 @@ class Manifest:
     command: tuple[str, ...] = rule(TEXTS, "the command line, secrets and texts masked", ())
     config: Mapping[str, Any] | None = rule(OBJECT, "options, secrets and texts masked", None)
     hosts: tuple[str, ...] = rule(TEXTS, "lines of the hosts file, secrets masked", ())
-    stages: tuple[StageRecord, ...] = rule(STAGES, "the plan", ())
+    stages: tuple[StageRecord, ...] = rule(STAGES, "the stages, or the hosts of a survey", ())
+    plan: Mapping[str, Any] | None = rule(OBJECT, "what each stage needs, after a survey", None)
 
     def stamped(self, now_ns: int) -> Manifest:
         """Return the manifest with what this process knows about itself filled in."""

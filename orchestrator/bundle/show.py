@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.bundle.report import Report
 from orchestrator.bundle.screen import Screen, Table
-from orchestrator.bundle.show_stages import show_memory, show_stages, show_starts
+from orchestrator.bundle.show_stages import show_fetches, show_memory, show_stages, show_starts
 from orchestrator.bundle.timings import OpTiming
 from orchestrator.bundle.words import printable, span
 
@@ -18,6 +18,7 @@ def show(report: Report, screen: Screen) -> None:
     _show_findings(report, screen)
     show_stages(report.stages, screen)
     show_starts(report.starts, screen)
+    show_fetches(report.stages, screen)
     show_memory(report.stages, screen)
     _show_ops(report.ops, screen)
     _show_requests(report, screen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from orchestrator.bundle.fetch_facts import FetchFacts
 from orchestrator.bundle.screen import Screen, Table
 from orchestrator.bundle.stage_facts import StageFacts
 from orchestrator.bundle.startup import Phase, Start
@@ -105,6 +106,38 @@ def _bar(phase: Phase, end_ms: float) -> str:
         return "." * begin + "?" * (BAR_WIDTH - begin)
     length = int(min(BAR_WIDTH - begin, max(1.0, phase.took_ms * scale)))
     return "." * begin + "#" * length + "." * (BAR_WIDTH - begin - length)
+
+
+def show_fetches(stages: tuple[StageFacts, ...], screen: Screen) -> None:
+    """Print what each stage fetched, and how fast."""
+    rows = tuple(
+        (str(stage.stage), printable(stage.host, 24), *_fetch_cells(stage.fetch))
+        for stage in stages
+        if stage.fetch is not None and stage.fetch.is_telling
+    )
+    if rows:
+        screen.heading("Weights (size: of the stage's tensors; fetched: over the network)")
+        columns = (">size", ">fetched", ">took", ">MB/s", "")
+        screen.table(Table(("stage", "host", *columns), rows))
+
+
+def _fetch_cells(fetch: FetchFacts) -> tuple[str, ...]:
+    words = {"hit": "all was here", "fetched": "", "failed": "failed", "cut": "no end"}[fetch.state]
+    notes = [words] if words else []
+    if fetch.left_bytes:
+        notes.append(f"{size(fetch.left_bytes)} were here")
+    if fetch.cleaned_bytes:
+        notes.append(f"{size(fetch.cleaned_bytes)} of left-overs removed")
+    if fetch.reason:
+        notes.append(printable(fetch.reason, 60))
+    came = fetch.elapsed_ms > 0
+    return (
+        size(fetch.total_bytes),
+        size(fetch.fetched_bytes) if came else "-",
+        span(fetch.elapsed_ms) if came else "-",
+        f"{fetch.mbps:.1f}" if came else "-",
+        ", ".join(notes),
+    )
 
 
 def show_memory(stages: tuple[StageFacts, ...], screen: Screen) -> None:

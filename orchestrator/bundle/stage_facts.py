@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
+from orchestrator.bundle.fetch_facts import FetchFacts, fetch_of
 from orchestrator.bundle.lookup import events, ready_of
 from orchestrator.bundle.reader import Bundle
 from orchestrator.bundle.records import StageRecord
@@ -31,6 +32,7 @@ class StageFacts:
         free_bytes: what was free then.
         held_bytes: bytes of the parameters and buffers that were loaded.
         rss_bytes, peak_rss_bytes: resident set size, the newest and the highest reported.
+        fetch: what was fetched of its weights, and how.
     """
 
     stage: int
@@ -59,6 +61,7 @@ class StageFacts:
     rss_bytes: float | None
     peak_rss_bytes: float | None
     notes: tuple[str, ...]
+    fetch: FetchFacts | None = None
 
 
 def facts_of(bundle: Bundle, stage: int, host: str) -> StageFacts:
@@ -106,6 +109,7 @@ def facts_of(bundle: Bundle, stage: int, host: str) -> StageFacts:
         rss_bytes=rss_mb[-1] * 1e6 if rss_mb else None,
         peak_rss_bytes=max(peaks_mb) * 1e6 if peaks_mb else None,
         notes=loaded.notes if loaded else (),
+        fetch=fetch_of(bundle, stage),
     )
 
 

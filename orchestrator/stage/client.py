@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TypeVar, cast
 
@@ -15,6 +16,7 @@ from orchestrator.stage.scribe import Scribe
 from orchestrator.timeouts import Timeouts
 from orchestrator.transport.base import PipeClosed
 from worker.protocol.codec import encode_request
+from worker.protocol.events import Event
 from worker.protocol.ops import Reply, Request
 from worker.protocol.ready import Ready
 
@@ -32,6 +34,7 @@ class StageClient:
         timeouts: every deadline.
         on_status: told of each new phase and event, from the event loop.
         on_failure: told of the failure, once.
+        on_event: told of each event, `op` and `heartbeat` aside.
     """
 
     def __init__(
@@ -42,12 +45,13 @@ class StageClient:
         timeouts: Timeouts,
         on_status: Callable[[StageStatus], None] = lambda status: None,
         on_failure: Callable[[StageFailure], None] = lambda failure: None,
+        on_event: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self.spec = spec
         self._timeouts = timeouts
         self._on_status = on_status
         self._news = asyncio.Event()
-        self._notes = StageNotes(spec.stage, spec.host, self._changed)
+        self._notes = StageNotes(spec, self._changed, on_event)
         scribe = Scribe(spec.stage, spec.host, recorder)
         self._link = StageLink(spec, self._notes, scribe, timeouts, on_failure)
 
@@ -72,12 +76,23 @@ class StageClient:
         Raises:
             StageFailure: it cannot; its process is being ended.
         """
-        self._on_status(self.status)
-        await self._link.spawn()
-        await self._reach(self._said_hello, self._timeouts.hello_s, self._no_hello)
-        await self._reach(lambda: self.ready is not None, self._timeouts.ready_s, self._not_ready)
+        await self._greet()
+        limit_s = self._timeouts.ready_s
+        await self._reach(lambda: self.ready is not None, limit_s, self._late("ready", limit_s))
         assert self.ready is not None
         return self.ready
+
+    async def finish(self) -> None:
+        """Start a worker for its errand and wait until it has done it; `aclose` is owed.
+
+        Raises:
+            StageFailure: it cannot; its process is being ended.
+        """
+        kind = self.spec.options.only
+        is_survey = kind is not None and kind.is_survey
+        limit_s = self._timeouts.survey_s if is_survey else self._timeouts.errand_s
+        await self._greet()
+        await self._reach(lambda: self._link.done, limit_s, self._late("done", limit_s))
 
     async def call(self, request: Request[R], timeout_s: float | None = None) -> R:
         """Send an op and return its reply. A cancelled call's reply is dropped when it comes.
@@ -116,6 +131,12 @@ class StageClient:
         """End the process by the ladder; when cancelled, by SIGKILL. Safe to call again."""
         await self._link.aclose()
 
+    async def _greet(self) -> None:
+        """Start the process and wait for its first message."""
+        self._on_status(self.status)
+        await self._link.spawn()
+        await self._reach(self._said_hello, self._timeouts.hello_s, self._no_hello)
+
     def _said_hello(self) -> bool:
         return self._link.inbox.handshake.hello is not None
 
@@ -126,11 +147,16 @@ class StageClient:
     async def _reach(
         self, reached: Callable[[], bool], limit_s: float, late: Callable[[], StageFailure]
     ) -> None:
+        """Wait until it is reached; each byte of a download gives the whole time anew."""
+        begun_s = time.monotonic()
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(limit_s) as deadline:
                 while not reached() and self.failure is None:
                     self._news.clear()
                     await self._news.wait()
+                    if self._notes.advanced_s > begun_s:
+                        begun_s = self._notes.advanced_s
+                        deadline.reschedule(asyncio.get_running_loop().time() + limit_s)
         except TimeoutError:
             self._link.fail(late())
         if self.failure is not None:
@@ -144,11 +170,14 @@ class StageClient:
             "there works and the host is not overloaded, or raise --start-timeout-s",
         )
 
-    def _not_ready(self) -> StageFailure:
-        scene = self._link.scene()
-        last = scene.last_events[-1] if scene.last_events else "none"
-        return NotReady(
-            scene,
-            f"was not ready within {self._timeouts.ready_s:g} s (last event: {last}); raise "
-            "--start-timeout-s if it is only slow",
-        )
+    def _late(self, state: str, limit_s: float) -> Callable[[], StageFailure]:
+        def failure() -> StageFailure:
+            scene = self._link.scene()
+            last = scene.last_events[-1] if scene.last_events else "none"
+            return NotReady(
+                scene,
+                f"was not {state} within {limit_s:g} s (last event: {last}); raise "
+                "--start-timeout-s if it is only slow",
+            )
+
+        return failure

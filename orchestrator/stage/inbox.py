@@ -109,6 +109,8 @@ class Inbox:
 
     def _ready(self, ready: Ready) -> None:
         spec = self._spec
+        if spec.options.only is not None:
+            raise BrokenRule(f"says that it serves, but was started to {spec.options.only.verb}")
         if self.ready is not None:
             raise BrokenRule("said twice that it is ready")
         if spec.layers is not None and ready.layer_range != spec.layers:

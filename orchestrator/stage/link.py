@@ -27,14 +27,20 @@ from orchestrator.transport.base import (
 )
 from orchestrator.transport.pipes import PipedProcess
 from worker.protocol.codec import MAX_LINE_BYTES, encode_request
+from worker.protocol.events import Exiting
 from worker.protocol.exits import ExitCode
 from worker.protocol.ops import Ping, Request, Shutdown
+
+_CUT_SHORT = ("stdin_eof", "shutdown")
 
 
 class StageLink:
     """Own one process. The first failure is kept, ends every op in flight and the process.
 
     The reader waits for nothing but the pipe, so a stage can always write.
+
+    Attributes:
+        done: whether it was started for an errand, did it and ended by itself.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class StageLink:
     ) -> None:
         self.failure: StageFailure | None = None
         self.closing = False
+        self.done = False
         self.pending = PendingOps()
         self.inbox = Inbox(spec, secrets.token_hex(8), notes, self.pending, scribe)
         self._spec = spec
@@ -125,7 +132,7 @@ class StageLink:
 
     def fail(self, failure: StageFailure) -> StageFailure:
         """Keep the first failure, end every op and the process with it; return the first."""
-        if self.failure is not None or self.closing:
+        if self.failure is not None or self.closing or self.done:
             return self.failure or failure
         self.failure = failure
         self._scribe.failure(failure)
@@ -237,6 +244,9 @@ class StageLink:
 
     def _ended(self, status: ExitStatus) -> None:
         expected = self.closing or self.failure is not None
+        if not expected and self._did_errand(status):
+            self.done = expected = True
+            self._notes.enter("done")
         if not expected:
             ending = Ending(
                 scene=self.scene(status),
@@ -245,9 +255,17 @@ class StageLink:
                 events=self._notes.events,
                 stderr_lines=self._notes.stderr_lines,
                 noise=self.inbox.handshake.noise,
+                errand=self._spec.options.only,
             )
             self.fail(why_ended(ending))
         self._scribe.exit(status, self.failure, expected=expected)
+
+    def _did_errand(self, status: ExitStatus) -> bool:
+        """Tell whether an errand was done: the worker says so in its last line."""
+        last = [event for event in self._notes.events if isinstance(event, Exiting)]
+        # A launcher that passes no stdin on ends a worker early, with code 0 as well.
+        said = any(event.code == 0 and event.reason not in _CUT_SHORT for event in last)
+        return self._spec.options.only is not None and status.code == 0 and said
 
     def _take_stderr(self, chunk: bytes) -> None:
         self._notes.stderr(chunk)

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.failures import Scene
+from orchestrator.specs import StageSpec
 from orchestrator.transport.base import ExitStatus
 from worker.protocol.events import (
+    CacheVerified,
+    DownloadProgress,
     Event,
     Exiting,
     Heartbeat,
@@ -23,7 +26,7 @@ from worker.protocol.events import (
     UnknownEvent,
 )
 
-Phase = Literal["connecting", "loading", "ready", "failed", "closed"]
+Phase = Literal["connecting", "loading", "ready", "done", "failed", "closed"]
 
 _EVENTS_KEPT = 12
 _STDERR_LINES_KEPT = 60
@@ -47,6 +50,8 @@ class StageStatus:
     Attributes:
         last_event: newest event, `op` and `heartbeat` aside.
         since_s: `time.monotonic()` when the phase began.
+        progress: newest news of its download, if it fetches or has fetched.
+        title: what messages call it; "" is `stage N on HOST`.
     """
 
     stage: int
@@ -54,15 +59,33 @@ class StageStatus:
     phase: Phase
     last_event: Event | None
     since_s: float
+    progress: DownloadProgress | None = None
+    title: str = ""
+
+    @property
+    def name(self) -> str:
+        """What messages call the stage."""
+        return self.title or f"stage {self.stage} on {self.host}"
 
 
 class StageNotes:
-    """Memory of one stage; tells of each new phase and each event worth showing."""
+    """Memory of one stage; tells of each new phase and each event worth showing.
 
-    def __init__(self, stage: int, host: str, on_change: Callable[[StageStatus], None]) -> None:
-        self._stage = stage
-        self._host = host
+    Attributes:
+        advanced_s: `time.monotonic()` when bytes were last told to be fetched or checked.
+    """
+
+    def __init__(
+        self,
+        spec: StageSpec,
+        on_change: Callable[[StageStatus], None],
+        on_event: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        self.advanced_s = time.monotonic()
+        self._spec = spec
         self._on_change = on_change
+        self._on_event = on_event
+        self._progress: DownloadProgress | None = None
         self._phase: Phase = "connecting"
         self._since_s = time.monotonic()
         self._last_event: Event | None = None
@@ -79,7 +102,15 @@ class StageNotes:
     @property
     def status(self) -> StageStatus:
         """The stage as it is now."""
-        return StageStatus(self._stage, self._host, self._phase, self._last_event, self._since_s)
+        return StageStatus(
+            self._spec.stage,
+            self._spec.host,
+            self._phase,
+            self._last_event,
+            self._since_s,
+            self._progress,
+            self._spec.title,
+        )
 
     @property
     def events(self) -> Sequence[Event]:
@@ -102,9 +133,17 @@ class StageNotes:
         self._recent.append(event)
         if isinstance(event, _TELLING):
             self._telling[type(event)] = event
-        if not isinstance(event, (Op, Heartbeat)):
-            self._last_event = event
-            self._on_change(self.status)
+        if isinstance(event, (Op, Heartbeat)):
+            return
+        self._last_event = event
+        if isinstance(event, CacheVerified):
+            self.advanced_s = time.monotonic()
+        if isinstance(event, DownloadProgress):
+            if self._progress is None or event.bytes_done > self._progress.bytes_done:
+                self.advanced_s = time.monotonic()
+            self._progress = event
+        self._on_event(event)
+        self._on_change(self.status)
 
     def stderr(self, chunk: bytes) -> None:
         """Keep the lines of a chunk; a progress bar's carriage returns end lines as well."""
@@ -123,9 +162,12 @@ class StageNotes:
         phase = str(self._phase)
         if self._phase == "ready":
             phase = f"serving {doing}" if doing else "idle"
+        elif self._phase == "loading" and self._spec.options.only is not None:
+            phase = self._spec.options.only.doing
         return Scene(
-            stage=self._stage,
-            host=self._host,
+            stage=self._spec.stage,
+            host=self._spec.host,
+            title=self._spec.title,
             phase=phase,
             exit_status=exit_status,
             last_events=tuple(_kind(event) for event in self._recent),

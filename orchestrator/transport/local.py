@@ -9,8 +9,9 @@ from pathlib import Path
 import worker.protocol
 from orchestrator.transport.base import Launch
 
-# Variables that say which stage a worker is; a user's shell may have them from work by hand.
-FOREIGN_VARIABLES = ("STAGE", "NUM_STAGES")
+# Variables that say which stage of which model a worker is; a user's shell may have them from work
+# by hand. MODEL would narrow the errands for every model of a cache to one.
+FOREIGN_VARIABLES = ("STAGE", "NUM_STAGES", "MODEL")
 
 
 def local_launch(

@@ -54,6 +54,10 @@ def test_the_defaults_are_greedy_and_plain() -> None:
         accept_new=False,
         ssh_command="ssh",
         start_timeout_s=None,
+        cache_dir=None,
+        whole_files=False,
+        fetch_connections=None,
+        even_split=False,
     )
 
 

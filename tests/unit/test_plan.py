@@ -124,7 +124,7 @@ def test_stages_beyond_the_layers_are_left_out_aloud(tmp_path: Path, wish: str) 
     assert [spec.host for spec in plan.specs] == ["a", "b", "b"]
     assert plan.notes == (
         "1 of 3 stages of hosts.txt:2 (b) left out: there are more stages than layers for them",
-        "1 of 1 stages of hosts.txt:3 (c) left out: there are more stages than layers for them",
+        "hosts.txt:3 (c) left out: there are more stages than layers for them",
     )
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from orchestrator.event_words import words_of
+from orchestrator.event_words import left_text, words_of
 from orchestrator.specs import StageSpec
 from orchestrator.stage.notes import Phase, StageStatus
 from orchestrator.status import LiveTable, PlainLines, start_display
@@ -51,7 +51,7 @@ def test_plain_lines_tell_each_news_once() -> None:
     assert told == [
         "stage 0 on [host0]: connecting",
         "stage 0 on [host0]: importing torch",
-        "stage 0 on [host0]: downloading 50 % of 1.0 GB, 50.0 MB/s",
+        "stage 0 on [host0]: downloading 50 % of 1.0 GB, 50.0 MB/s, 10 s left",
         "stage 0 on [host0]: loading layers 0:15 (nf4)",
         "stage 0 on [host0]: ready",
     ]
@@ -71,6 +71,36 @@ def test_a_terminal_gets_a_table_of_every_stage() -> None:
         display.update(status("ready", LOADING, stage=1))
     last = stderr.getvalue()
     assert all(words in last for words in ("[host0]", "[host1]", "loading layers 0:15", "ready"))
+
+
+def test_a_download_has_columns_of_its_own() -> None:
+    stderr = Terminal()
+    specs = [StageSpec(stage=0, num_stages=1, host="h")]
+    with start_display(specs, stderr) as display:
+        # The figures stay while the stage goes on with something else.
+        display.update(StageStatus(0, "h", "loading", LOADING, time.monotonic(), HALF))
+    last = stderr.getvalue()
+    assert all(
+        words in last
+        for words in ("fetched", "500 MB of 1.0 GB", "MB/s", "50.0", "left", "10 s", "loading")
+    )
+
+
+@pytest.mark.parametrize(
+    ("left_bytes", "mbps", "words"),
+    [
+        (0, 50.0, ""),
+        (10**9, 0.0, ""),
+        (10**9, 50.0, "20 s"),
+        (10**10, 50.0, "3 min 20 s"),
+        (10**12, 50.0, "5 h 33 min"),
+    ],
+)
+def test_what_is_left_of_a_download_is_told_in_time(
+    left_bytes: int, mbps: float, words: str
+) -> None:
+    progress = DownloadProgress(bytes_done=7, bytes_total=left_bytes + 7, elapsed_ms=1.0, mbps=mbps)
+    assert left_text(progress) == words
 
 
 def test_no_terminal_gets_plain_lines() -> None:

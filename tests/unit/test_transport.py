@@ -130,7 +130,8 @@ def test_a_local_worker_runs_this_code_whatever_the_folder_holds() -> None:
         options=WorkerOptions(model_id="-m odd name", threads=2, stub=True),
     )
     assert spec.launch("abc").argv == (
-        *("env", "-u", "STAGE", "-u", "NUM_STAGES", "OMP_NUM_THREADS=1", f"PYTHONPATH={ROOT}"),
+        *("env", "-u", "STAGE", "-u", "NUM_STAGES", "-u", "MODEL"),
+        *("OMP_NUM_THREADS=1", f"PYTHONPATH={ROOT}"),
         *(sys.executable, "-P", "-m", "worker", "--stage=1", "--num-stages=2", "--nonce=abc"),
         *("--model-id=-m odd name", "--threads=2", "--stub"),
     )
@@ -148,8 +149,8 @@ def test_the_ssh_command_line_is_the_measured_one() -> None:
         ssh=SshTarget(host="node-b", user="ann", port=2222, accept_new_host_key=True),
     )
     remote = (
-        "env -u STAGE -u NUM_STAGES 'NAME=it'\"'\"'s $HOME' '/opt/a b/python' -P -m worker "
-        "--shard-start=3 --shard-end=5 --nonce=abc; exit $?"
+        "env -u STAGE -u NUM_STAGES -u MODEL 'NAME=it'\"'\"'s $HOME' '/opt/a b/python' -P -m "
+        "worker --shard-start=3 --shard-end=5 --nonce=abc; exit $?"
     )
     options = (
         *("BatchMode=yes", "StrictHostKeyChecking=accept-new", "ConnectTimeout=10"),
@@ -188,6 +189,7 @@ def test_a_launcher_gets_the_worker_behind_its_own_words() -> None:
     )
     assert spec.launch("n").argv == (
         *("kubectl", "exec", "-i", "llm-0", "--", "env", "-u", "STAGE", "-u", "NUM_STAGES"),
+        *("-u", "MODEL"),
         *("python3", "-P", "-m", "worker", "--stage=0", "--num-stages=1", "--nonce=n"),
     )
 

@@ -1,0 +1,158 @@
+"""The subcommand `orchestrator cache`: see, check and free the weights that hosts keep."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from orchestrator.errand_kind import ErrandKind
+from orchestrator.plan_options import (
+    ReachOptions,
+    add_cache_flag,
+    add_hosts_flag,
+    add_reach_flags,
+    options_from,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.setting import Setting
+    from orchestrator.specs import StageSpec
+
+    SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_ACTIONS = {
+    "ls": (
+        ErrandKind.LIST_CACHE,
+        "list models, layers and sizes",
+        "List the weights that each host keeps: model, commit, layers, bytes.",
+    ),
+    "verify": (
+        ErrandKind.VERIFY_CACHE,
+        "read every byte and compare checksums",
+        (
+            "Read every byte that each host keeps and compare it with the checksums that were "
+            "noted as it was fetched. Exits with 3 where one is wrong."
+        ),
+    ),
+    "rm": (
+        ErrandKind.REMOVE_CACHE,
+        "remove weights and free the space",
+        "Remove the weights of a model, or all, from each host.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions(ReachOptions):
+    """What the command line asked for."""
+
+    cache_action: str
+    model_id: str | None
+    revision: str | None
+    json: bool
+    repair: bool
+    all: bool
+
+    @property
+    def errand(self) -> ErrandKind:
+        """What the worker on each host is started for."""
+        return _ACTIONS[self.cache_action][0]
+
+
+def add_parser(subcommands: SubParsers, exits: str) -> None:
+    """Add the subcommand; `exits` explains the exit codes."""
+    parser = subcommands.add_parser("cache", help="see, check and free the weights on hosts")
+    actions = parser.add_subparsers(dest="cache_action", required=True, metavar="ACTION")
+    for name, (_, short, about) in _ACTIONS.items():
+        action = actions.add_parser(
+            name,
+            help=short,
+            description=textwrap.fill(about, 92),
+            epilog=exits,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        _add_options(action, name)
+        action.set_defaults(handler=lambda parsed, action=action: main(action, parsed))
+
+
+def _add_options(parser: argparse.ArgumentParser, action: str) -> None:
+    hosts = parser.add_mutually_exclusive_group()
+    add_hosts_flag(hosts)
+    hosts.add_argument(
+        "--local", action="store_const", const=1, help="this machine alone (the default)"
+    )
+    model = parser.add_argument_group("model (default: every model)")
+    model.add_argument("--model-id", metavar="ID", help="hub id")
+    reach = parser.add_argument_group("hosts")
+    add_reach_flags(reach)
+    add_cache_flag(reach)
+    parser.set_defaults(repair=False, all=False, revision=None)
+    if action != "ls":
+        model.add_argument("--revision", metavar="COMMIT", help="this commit of it alone")
+    if action == "verify":
+        parser.add_argument(
+            "--repair", action="store_true", help="remove what is broken; the next run fetches it"
+        )
+    if action == "rm":
+        parser.add_argument("--all", action="store_true", help="remove every model")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def main(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
+    """Run the subcommand and return the exit code."""
+    from orchestrator.command import finish
+
+    options = options_from(CacheOptions, parsed)
+    if options.cache_action == "rm" and (options.model_id is None) != options.all:
+        parser.error("give --model-id (what to remove), or --all for every model; one of them")
+    if options.revision is not None and options.model_id is None:
+        parser.error("--revision names a commit of a model; give --model-id too")
+    return finish(lambda: _cache(options), as_json=options.json)
+
+
+async def _cache(options: CacheOptions) -> int:
+    from orchestrator.cache_report import report
+    from orchestrator.config import surroundings
+    from orchestrator.errand_run import run_errands
+    from orchestrator.setting import reach_setting
+
+    setting = reach_setting(options, surroundings())
+    worker = replace(
+        setting.worker,
+        only=options.errand,
+        model_id=options.model_id,
+        revision=options.revision,
+        repair=options.repair,
+    )
+    specs = host_specs(replace(setting, worker=worker))
+    told = await run_errands(specs, setting.timeouts)
+    by_host = [(spec.host, events) for spec, events in zip(specs, told, strict=True)]
+    return report(options, by_host)
+
+
+def host_specs(setting: Setting) -> Sequence[StageSpec]:
+    """Return one worker for each host; lines that differ in the stages alone share it."""
+    from orchestrator.stage_specs import Place, spec_of
+
+    hosts = dict.fromkeys(
+        replace(
+            entry,
+            line=0,
+            slots=1,
+            spare=False,
+            layers=None,
+            device=None,
+            quantization=None,
+            memory_bytes=None,
+            text="",
+        )
+        for entry in setting.entries
+    )
+    return [
+        spec_of(Place(entry, index, len(hosts)), setting.worker, setting.ways, local_workers=1)
+        for index, entry in enumerate(hosts)
+    ]

@@ -1,0 +1,115 @@
+"""Hosts and a model -> a plan: by asking the hosts where there is a choice, else at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from orchestrator.bundle.records import Recorder
+from orchestrator.errand_run import run_errands
+from orchestrator.layer_plan import PlanError, Wish, plan_layers
+from orchestrator.placement import Slot, place
+from orchestrator.plan import Plan, crowded_notes, make_plan, slots_of, spare_notes
+from orchestrator.setting import Setting
+from orchestrator.stage_specs import Place, spec_of
+from orchestrator.survey import Survey, read_survey, survey_specs, surveyed_slots
+from worker.protocol.costs import ModelCosts
+
+
+def has_choice(setting: Setting) -> bool:
+    """Tell whether it matters which host gets which layers.
+
+    It does not for one stage, for a stub, where the hosts file names all layers, and on one
+    machine whose workers are all alike: they get even shares.
+    """
+    slots = slots_of(setting.entries)
+    if setting.even_split or setting.worker.stub or len(slots) == 1:
+        return False
+    if all(entry.layers for entry in slots):
+        return False
+    kinds = {replace(entry, line=0, slots=1, layers=None, text="") for entry in slots}
+    return len(kinds) > 1 or not slots[0].is_local
+
+
+async def settle(setting: Setting, recorder: Recorder | None = None) -> Plan:
+    """Plan the stages, with a survey of the hosts where they have a choice.
+
+    Raises:
+        StageFailure: a host cannot be surveyed.
+        PlanError: layers and hosts do not fit together; `DoesNotFit` where memory or disk is
+            what lacks.
+        Interrupted: a signal came.
+    """
+    if not has_choice(setting):
+        return make_plan(setting.entries, setting.worker, setting.ways)
+    return placed_plan(setting, await ask(setting, recorder))
+
+
+async def ask(setting: Setting, recorder: Recorder | None = None) -> Survey:
+    """Survey the hosts and the model.
+
+    Raises:
+        StageFailure: a host cannot be surveyed.
+        Interrupted: a signal came.
+    """
+    specs = survey_specs(setting)
+    return read_survey(setting, specs, await run_errands(specs, setting.timeouts, recorder))
+
+
+def placed_plan(setting: Setting, survey: Survey) -> Plan:
+    """Plan the stages by what the hosts told.
+
+    Raises:
+        PlanError: layers and hosts do not fit together; `DoesNotFit` where memory or disk is
+            what lacks.
+    """
+    slots, is_even = surveyed_slots(setting, survey), not has_choice(setting)
+    if is_even:
+        slots = _evenly(slots, survey.costs)
+    placement = place(slots, survey.costs, max_context=survey.model.max_context)
+    by_name = {setting.ways.name_of(entry): entry for entry in slots_of(setting.entries)}
+    entries = [by_name[stage.slot.name] for stage in placement.stages]
+    # Every host loads the commit that was surveyed, whatever the revision names by then.
+    options, commit = setting.worker, survey.model.commit
+    if commit is not None:
+        repo_id = (options.model_id or "").partition("@")[0]
+        options = replace(options, model_id=repo_id, revision=commit)
+    local_workers = sum(entry.is_local for entry in entries)
+    specs = tuple(
+        spec_of(
+            Place(entry, index, len(entries), stage.layers),
+            options,
+            setting.ways,
+            local_workers=local_workers,
+        )
+        for index, (entry, stage) in enumerate(zip(entries, placement.stages, strict=True))
+    )
+    crowded = crowded_notes(slots_of(setting.entries), entries, setting.ways) if is_even else ()
+    notes = (*spare_notes(setting.entries), *crowded, *placement.notes)
+    return Plan(specs, notes, placement)
+
+
+def _evenly(slots: Sequence[Slot], costs: ModelCosts) -> list[Slot]:
+    """Give each slot the layers that it gets without a survey; slots without any are left away.
+
+    Raises:
+        PlanError: the model cannot be parted there, which its workers would refuse as well.
+    """
+    wishes = [Wish(slot.name, slot.layers) for slot in slots]
+    planned = plan_layers(wishes, costs.num_layers)
+    for index, own in planned.items():
+        start = own.shard_start
+        if (
+            slots[index].layers is None
+            and start
+            and costs.cuts is not None
+            and start not in costs.cuts
+        ):
+            cuts = ", ".join(map(str, costs.cuts or ())) or "none"
+            raise PlanError(
+                f"the even split of {len(planned)} stages parts the model at layer {start}, where "
+                f"it cannot be parted (it can at: {cuts}); give layers= in a hosts file"
+            )
+    return [
+        replace(slots[index], layers=(s.shard_start, s.shard_end)) for index, s in planned.items()
+    ]

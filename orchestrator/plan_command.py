@@ -1,0 +1,116 @@
+"""The subcommand `orchestrator plan`: which host would hold what, before anything is fetched."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.bundle.words import printable
+from orchestrator.plan_options import PlanOptions, add_plan_options, options_from
+from worker.protocol.exits import ExitCode
+from worker.protocol.schema import to_fields
+
+if TYPE_CHECKING:
+    from orchestrator.hosts import HostEntry
+    from orchestrator.plan import Plan
+    from orchestrator.stage_specs import Ways
+    from orchestrator.survey import Survey
+
+    SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_ABOUT = """\
+Ask every host for its memory, disk and speed, read the model's headers, and print which host
+would hold which layers, or why they cannot hold it and what would help. Fetches no weights."""
+_USAGE = "%(prog)s (--hosts FILE | --local N) --model-id ID [options]"
+
+
+def add_parser(subcommands: SubParsers, exits: str) -> None:
+    """Add the subcommand; `exits` explains the exit codes."""
+    parser = subcommands.add_parser(
+        "plan",
+        help="print which host would hold which layers",
+        usage=_USAGE,
+        description=_ABOUT,
+        epilog=exits,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_plan_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(handler=main)
+
+
+def main(parsed: argparse.Namespace) -> int:
+    """Run the subcommand and return the exit code."""
+    from orchestrator.command import finish
+
+    options = options_from(PlanOptions, parsed)
+    return finish(lambda: _plan(options), as_json=options.json)
+
+
+async def _plan(options: PlanOptions) -> int:
+    from orchestrator.bundle.screen import screen_for
+    from orchestrator.command import put
+    from orchestrator.config import surroundings
+    from orchestrator.placement import DoesNotFit
+    from orchestrator.placement.table import show_misfit, show_placement
+    from orchestrator.placing import ask, placed_plan
+    from orchestrator.setting import plan_setting
+
+    setting, screen = plan_setting(options, surroundings()), screen_for(sys.stdout)
+    survey = await ask(setting)
+    try:
+        plan = placed_plan(setting, survey)
+    except DoesNotFit as misfit:
+        if not options.json:
+            show_misfit(misfit, screen)
+        raise
+    if options.json:
+        put(json.dumps(_fields(plan, survey, setting.ways), indent=2))
+        return ExitCode.OK
+    assert plan.placement is not None
+    screen.line(_headline(survey))
+    show_placement(plan.placement, screen)
+    for note in plan.notes:
+        if note not in plan.placement.notes:
+            screen.line(f"note: {note}", "yellow")
+    return ExitCode.OK
+
+
+def _headline(survey: Survey) -> str:
+    model = survey.model
+    commit = f" at {model.commit[:12]}" if model.commit else ""
+    return (
+        f"{printable(model.model_id, 200)}{commit} ({printable(model.model_type, 40)}), "
+        f"{model.max_context} positions, prefill in chunks of {model.prefill_chunk}"
+    )
+
+
+def _fields(plan: Plan, survey: Survey, ways: Ways) -> dict[str, Any]:
+    assert plan.placement is not None
+    model = survey.model
+    return {
+        "model": {
+            "model_id": model.model_id,
+            "commit": model.commit,
+            "model_type": model.model_type,
+            "num_layers": survey.costs.num_layers,
+            "max_context": model.max_context,
+            "prefill_chunk": model.prefill_chunk,
+            "size_bytes": sum(group.size_bytes for group in survey.costs.groups.values()),
+        },
+        "hosts": [
+            {"name": ways.name_of(entry), "label": entry.label, **_host_fields(survey, entry)}
+            for entry in survey.hosts
+        ],
+        "plan": plan.placement.to_json(),
+        "notes": list(plan.notes),
+    }
+
+
+def _host_fields(survey: Survey, entry: HostEntry) -> dict[str, Any]:
+    """Return what a host told, but for the lists of what it has of the model."""
+    fields = to_fields(survey.hosts[entry])
+    return {name: value for name, value in fields.items() if not name.startswith("cached_")}

@@ -1,0 +1,89 @@
+"""What the command line settles before any process is started: hosts, options, deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.config import Surroundings
+from orchestrator.hosts import HostEntry, read_hosts
+from orchestrator.plan_options import PlanOptions, ReachOptions
+from orchestrator.specs import WorkerOptions
+from orchestrator.stage_specs import Ways
+from orchestrator.timeouts import Timeouts
+
+# A person looks on: each second there is news of a download. Logs get it less often.
+WATCHED_PROGRESS_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Hosts, options of the workers, ways to reach them, deadlines.
+
+    Attributes:
+        even_split: whether the user wants no survey.
+    """
+
+    entries: Sequence[HostEntry]
+    worker: WorkerOptions
+    ways: Ways
+    timeouts: Timeouts
+    even_split: bool = False
+
+
+def plan_setting(
+    options: PlanOptions, around: Surroundings, *, stub: bool = False, is_watched: bool = False
+) -> Setting:
+    """Settle what a plan needs.
+
+    Args:
+        options: what the command line says.
+        around: what it was started in.
+        stub: workers without a model.
+        is_watched: whether the progress of downloads goes to a terminal.
+
+    Raises:
+        HostsError: the hosts file cannot be used.
+    """
+    setting = reach_setting(options, around)
+    worker = replace(
+        setting.worker,
+        model_id=options.model_id,
+        revision=options.revision,
+        quantization=options.quantization,
+        device=options.device,
+        threads=options.threads,
+        max_context=options.max_context,
+        prefill_chunk=options.prefill_chunk,
+        trust_remote_code=options.trust_remote_code,
+        stub=stub,
+        whole_files=options.whole_files,
+        fetch_connections=options.fetch_connections,
+        download_progress_s=WATCHED_PROGRESS_S if is_watched and not stub else None,
+    )
+    return replace(setting, worker=worker, even_split=options.even_split)
+
+
+def reach_setting(options: ReachOptions, around: Surroundings) -> Setting:
+    """Settle which hosts, and how they are reached.
+
+    Raises:
+        HostsError: the hosts file cannot be used.
+    """
+    if options.hosts is not None:
+        entries = read_hosts(options.hosts)
+    else:
+        entries = [HostEntry(line=0, slots=options.local or 1)]
+    ways = Ways(
+        hosts_name="" if options.hosts is None else str(options.hosts),
+        ssh_command=options.ssh_command,
+        accept_new_host_key=options.accept_new,
+        python_path=around.python_path,
+        cores=around.cores,
+    )
+    timeouts, limit_s = Timeouts(), options.start_timeout_s
+    if limit_s is not None:
+        timeouts = replace(
+            timeouts, hello_s=limit_s, ready_s=limit_s, survey_s=limit_s, errand_s=limit_s
+        )
+    return Setting(entries, WorkerOptions(cache_dir=options.cache_dir), ways, timeouts)
