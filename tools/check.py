@@ -16,13 +16,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable
 
+# Most tests wait for processes to start. A module's tests stay together, as they share its models.
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
 STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("format", (PYTHON, "-m", "ruff", "format", "--check", "--quiet", ".")),
     ("lint", (PYTHON, "-m", "ruff", "check", "--quiet", ".")),
     ("layers", (PYTHON, "-m", "tools.layers")),
     ("protocol", (PYTHON, "-m", "tools.protocol_doc", "--check")),
     ("types", (PYTHON, "-m", "mypy", "--no-error-summary")),
-    ("tests", (PYTHON, "-m", "pytest", "-q", "--durations=10")),
+    ("tests", (PYTHON, "-m", "pytest", "-q", "--durations=10", *SIDE_BY_SIDE)),
     ("wheel", (PYTHON, "-m", "tools.wheel_smoke")),
 )
 

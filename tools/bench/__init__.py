@@ -1,0 +1,1 @@
+"""Benches: two ways of doing one thing, side by side in one run."""
