@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from orchestrator.errand_kind import ErrandKind
+from orchestrator.cache_options import CacheOptions
 from orchestrator.plan_options import (
-    ReachOptions,
     add_cache_flag,
     add_hosts_flag,
     add_reach_flags,
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 
 _ACTIONS = {
     "ls": (
-        ErrandKind.LIST_CACHE,
         "list models, layers and sizes",
         "List the weights that each host keeps: model, commit, layers, bytes.",
     ),
     "verify": (
-        ErrandKind.VERIFY_CACHE,
         "read every byte and compare checksums",
         (
             "Read every byte that each host keeps and compare it with the checksums that were "
@@ -38,35 +36,20 @@ _ACTIONS = {
         ),
     ),
     "rm": (
-        ErrandKind.REMOVE_CACHE,
         "remove weights and free the space",
         "Remove the weights of a model, or all, from each host.",
     ),
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheOptions(ReachOptions):
-    """What the command line asked for."""
-
-    cache_action: str
-    model_id: str | None
-    revision: str | None
-    json: bool
-    repair: bool
-    all: bool
-
-    @property
-    def errand(self) -> ErrandKind:
-        """What the worker on each host is started for."""
-        return _ACTIONS[self.cache_action][0]
+_COMMIT = re.compile(r"[0-9a-f]{4,40}")
 
 
 def add_parser(subcommands: SubParsers, exits: str) -> None:
     """Add the subcommand; `exits` explains the exit codes."""
     parser = subcommands.add_parser("cache", help="see, check and free the weights on hosts")
     actions = parser.add_subparsers(dest="cache_action", required=True, metavar="ACTION")
-    for name, (_, short, about) in _ACTIONS.items():
+    for name, (short, about) in _ACTIONS.items():
         action = actions.add_parser(
             name,
             help=short,
@@ -85,20 +68,26 @@ def _add_options(parser: argparse.ArgumentParser, action: str) -> None:
     hosts.add_argument(
         "--local", action="store_const", const=1, help="this machine alone (the default)"
     )
-    model = parser.add_argument_group("model (default: every model)")
+    default = "give --model-id or --all" if action == "rm" else "default: every model"
+    model = parser.add_argument_group(f"model ({default})")
     model.add_argument("--model-id", metavar="ID", help="hub id")
     reach = parser.add_argument_group("hosts")
     add_reach_flags(reach)
     add_cache_flag(reach)
     parser.set_defaults(repair=False, all=False, revision=None)
     if action != "ls":
-        model.add_argument("--revision", metavar="COMMIT", help="this commit of it alone")
+        model.add_argument(
+            "--revision",
+            type=str.lower,
+            metavar="COMMIT",
+            help="this commit of it alone, or its beginning, as `cache ls` shows it",
+        )
     if action == "verify":
         parser.add_argument(
             "--repair", action="store_true", help="remove what is broken; the next run fetches it"
         )
     if action == "rm":
-        parser.add_argument("--all", action="store_true", help="remove every model")
+        model.add_argument("--all", action="store_true", help="remove every model")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -111,6 +100,12 @@ def main(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
         parser.error("give --model-id (what to remove), or --all for every model; one of them")
     if options.revision is not None and options.model_id is None:
         parser.error("--revision names a commit of a model; give --model-id too")
+    commit = options.commit
+    if commit is not None and not _COMMIT.fullmatch(commit):
+        parser.error(
+            f"{commit or repr(commit)} is no commit (4 to 40 hexadecimal digits); "
+            "`orchestrator cache ls` shows them"
+        )
     return finish(lambda: _cache(options), as_json=options.json)
 
 

@@ -37,7 +37,7 @@ class ErrandKind(StrEnum):
 
 
 _WORDS = {
-    ErrandKind.SURVEY: ("survey its host and the model", "surveying"),
+    ErrandKind.SURVEY: ("survey the model", "surveying"),
     ErrandKind.SURVEY_HOST: ("survey its host", "surveying"),
     ErrandKind.FETCH: ("fetch its weights", "fetching"),
     ErrandKind.LIST_CACHE: ("list its cache", "listing the cache"),

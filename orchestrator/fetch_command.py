@@ -120,6 +120,8 @@ def _show(fetched: Sequence[Fetched]) -> None:
     screen.table(Table((">stage", "host", "layers", *columns), rows))
     total_bytes = sum(one.facts.fetched_bytes for one in fetched)
     if total_bytes:
-        screen.line(f"fetched {size(total_bytes)}; the next run fetches nothing")
+        screen.line(
+            f"fetched {size(total_bytes)}; the next run with the same options fetches nothing"
+        )
     else:
         screen.line("nothing to fetch: every stage has its weights")

@@ -44,6 +44,8 @@ def _quantization(text: str) -> str:
 
 
 def _memory(text: str) -> int:
+    if re.fullmatch(r"[0-9.]+\s*", text):
+        raise ValueError(f"memory={text} has no unit; write for example memory=20GiB")
     try:
         return parse_bytes(text)
     except ValueError as error:

@@ -64,7 +64,8 @@ def placed_plan(setting: Setting, survey: Survey) -> Plan:
             what lacks.
     """
     slots, is_even = surveyed_slots(setting, survey), not has_choice(setting)
-    if is_even:
+    # All of the model on one slot is nobody's wish: the refusal says how much of it finds room.
+    if is_even and len(slots) > 1:
         slots = _evenly(slots, survey.costs)
     placement = place(slots, survey.costs, max_context=survey.model.max_context)
     by_name = {setting.ways.name_of(entry): entry for entry in slots_of(setting.entries)}
@@ -111,5 +112,10 @@ def _evenly(slots: Sequence[Slot], costs: ModelCosts) -> list[Slot]:
                 f"it cannot be parted (it can at: {cuts}); give layers= in a hosts file"
             )
     return [
-        replace(slots[index], layers=(s.shard_start, s.shard_end)) for index, s in planned.items()
+        replace(
+            slots[index],
+            layers=(own.shard_start, own.shard_end),
+            is_even=slots[index].layers is None,
+        )
+        for index, own in planned.items()
     ]

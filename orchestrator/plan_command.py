@@ -111,6 +111,7 @@ def _fields(plan: Plan, survey: Survey, ways: Ways) -> dict[str, Any]:
 
 
 def _host_fields(survey: Survey, entry: HostEntry) -> dict[str, Any]:
-    """Return what a host told, but for the lists of what it has of the model."""
+    """Return its bound and what a host told, but for the lists of what it has of the model."""
     fields = to_fields(survey.hosts[entry])
-    return {name: value for name, value in fields.items() if not name.startswith("cached_")}
+    told = {name: value for name, value in fields.items() if not name.startswith("cached_")}
+    return {"memory_limit_bytes": entry.memory_bytes, **told}

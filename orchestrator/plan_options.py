@@ -118,8 +118,8 @@ def add_reach_flags(group: argparse._ArgumentGroup) -> None:
         "--start-timeout-s",
         type=option_types.number(schema.POSITIVE_NUMBER),
         metavar="S",
-        help="seconds a worker may take to serve, downloads aside (default: 3600, of them 60 to "
-        "connect)",
+        help="seconds a worker may take to connect, and then for its work, downloads aside "
+        "(default: 60, then 600 for a survey, 3600 for anything else)",
     )
 
 

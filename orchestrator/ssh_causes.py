@@ -30,7 +30,7 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Could not resolve hostname|Name or service not known|Temporary failure in name",
-        "has a name that cannot be resolved; check the spelling in hosts.txt and DNS",
+        "has a name that cannot be resolved; check the spelling in the hosts file and DNS",
     ),
     (r"Connection refused", "refuses SSH connections; check that sshd runs there, and the port"),
     (
@@ -50,7 +50,7 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"hostname contains invalid characters|Bad port|bad configuration option|terminating,",
-        "cannot be given to ssh as it is written; check the line in hosts.txt and ~/.ssh/config",
+        "cannot be given to ssh as it is written; check the hosts file's line and ~/.ssh/config",
     ),
 )
 _LOST = "lost its SSH connection; the host, the network or sshd's session ended"
@@ -64,7 +64,7 @@ def ssh_cause(stderr_lines: Sequence[str], said_hello: bool) -> str:
         said_hello: whether the worker had spoken; then the link was lost, whatever ssh says.
     """
     shown = next((line.strip() for line in reversed(stderr_lines) if line.strip()), "")
-    said = f" (ssh: {shown[:200]})" if shown else ""
+    said = f" (ssh: {shown.removeprefix('ssh: ')[:200]})" if shown else ""
     if said_hello:
         return _LOST + said
     text = "\n".join(stderr_lines)

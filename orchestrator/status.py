@@ -50,6 +50,7 @@ class PlainLines:
         self._stderr = stderr
         self._start_s = time.monotonic()
         self._said: dict[int, str] = {}
+        self._whole: dict[int, list[int]] = {}
 
     def __enter__(self) -> PlainLines:
         return self
@@ -61,7 +62,15 @@ class PlainLines:
         """Print a line where there is something new."""
         if status.phase == "loading" and not isinstance(status.last_event, _TOLD):
             return
+        event = status.last_event
+        if status.phase == "loading" and isinstance(event, CacheVerified) and event.ok:
+            # A model has hundreds of them; they are counted, and what is broken is told at once.
+            self._whole.setdefault(status.stage, []).append(event.size_bytes)
+            return
         words = state_words(status)
+        if status.phase == "done" and status.stage in self._whole:
+            sizes = self._whole[status.stage]
+            words = f"{len(sizes)} files ({size_text(sum(sizes))}) are whole"
         if words == self._said.get(status.stage) or status.phase in ("failed", "closed"):
             return  # A failure has its own sentence, and the end of a run its summary.
         self._said[status.stage] = words

@@ -55,11 +55,12 @@ def survey_specs(setting: Setting) -> list[StageSpec]:
         PlanError: a line asks for what cannot be.
     """
     asked = _asked(setting)
-    # Every quantization is looked at, so none is asked for: one that a host lacks is not an error.
+    lines = {_place(entry): entry.line for entry in reversed(setting.entries)}  # each one's first
+    # All quantizations are looked at, so none is asked for: to lack one is no error.
     options = replace(setting.worker, quantization=None, memory_limit_bytes=None)
     return [
         spec_of(
-            Place(entry, index, len(asked)),
+            Place(replace(entry, line=lines[entry]), index, len(asked)),
             replace(options, only=kind),
             setting.ways,
             local_workers=1,
@@ -192,6 +193,7 @@ def _slot(setting: Setting, entry: HostEntry, survey: Survey) -> Slot:
         memory_limit_bytes=entry.memory_bytes or setting.worker.memory_limit_bytes,
         read_gbps=host.read_gbps,
         disk_free_bytes=host.disk_free_bytes,
+        cache_path=host.cache_path,
         # A folder has no commit, and nothing of it is ever fetched.
         cached_groups=frozenset(groups if commit else costs.groups),
         cached_files=frozenset(host.cached_files.get(commit or "", ())),

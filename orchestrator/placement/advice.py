@@ -97,9 +97,12 @@ def _with_disk(slots: Sequence[Slot], at: Slot, disk_bytes: int) -> list[Slot]:
 
 
 def _without_layers(problem: Problem) -> Iterator[str]:
-    chosen = [replace(slot, layers=None) for slot in problem.slots]
-    if chosen != list(problem.slots) and _fits(problem, chosen):
-        yield "no layers= in the hosts file"
+    given = [slot for slot in problem.slots if slot.layers]
+    chosen = [replace(slot, layers=None, is_even=False) for slot in problem.slots]
+    if given and _fits(problem, chosen):
+        # Without any, slots that are all alike would be given even shares again.
+        even = any(slot.is_even for slot in given)
+        yield "uneven layers= in a hosts file" if even else "no layers= in the hosts file"
 
 
 def _more_memory(problem: Problem) -> Iterator[str]:
@@ -169,6 +172,7 @@ def _new_hosts(like: Slot, count: int, free_bytes: int) -> Iterator[Slot]:
             host=f"new host {number + 1}",
             machine=f"new host {number + 1}",
             layers=None,
+            is_even=False,
             free_bytes=free_bytes,
             memory_limit_bytes=None,
             disk_free_bytes=_PLENTY_BYTES,

@@ -41,8 +41,6 @@ def warnings(stages: Sequence[PlacedStage], best_ms: float | None) -> Iterator[s
             f"{step_words(best_ms)} ms a token"
         )
     yield from _full_disks(stages)
-    if any(stage.download_bytes for stage in stages):
-        yield "how long the download takes is known only when it runs"
 
 
 def _tight(stages: Sequence[PlacedStage]) -> Iterator[str]:
@@ -52,7 +50,7 @@ def _tight(stages: Sequence[PlacedStage]) -> Iterator[str]:
             yield (
                 f"{_name(stage)} is tight: {room_words(left_bytes)} of "
                 f"{room_words(stage.free_bytes)} would be left; end other programs there, or give "
-                "it fewer layers"
+                "it fewer layers with layers="
             )
 
 
@@ -78,7 +76,11 @@ def _full_disks(stages: Sequence[PlacedStage]) -> Iterator[str]:
         machines[stage.slot.shared_machine].append(stage)
     for together in machines.values():
         disk_bytes = min(stage.slot.disk_free_bytes for stage in together)
-        groups = {name: size for each in together for name, size in each.download_groups.items()}
+        groups = {
+            (each.slot.cache_path, name): size
+            for each in together
+            for name, size in each.download_groups.items()
+        }
         fetched_bytes = sum(groups.values())
         if fetched_bytes and disk_bytes - fetched_bytes < _FULL_DISK * disk_bytes:
             yield (

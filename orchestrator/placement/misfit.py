@@ -23,8 +23,8 @@ class Shortfall:
     """One slot of a plan that fails.
 
     Attributes:
-        layers: half-open range that it would hold when each takes as much as it can; None where
-            it can hold none that are left.
+        layers: half-open range that it would hold when each takes as much as it can, or that it
+            is given; None where it can hold none that are left.
         need_bytes: what those need; where it holds none, what the next layer would need.
         free_bytes: the most that a stage there may need.
         download_bytes, disk_bytes: the same for its disk.
@@ -37,6 +37,11 @@ class Shortfall:
     free_bytes: int
     download_bytes: int
     disk_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether it has room for what it needs."""
+        return self.need_bytes <= self.free_bytes and self.download_bytes <= self.disk_bytes
 
     @property
     def words(self) -> str:
@@ -82,8 +87,11 @@ class DoesNotFit(PlanError):
             if cures
             else "no quantization, context or single host would make it fit: add hosts"
         )
-        if seating.misfits:
-            what = f"the layers= of {seating.misfits[0].slot.name} do not fit"
+        wished = [seat.slot for seat in seating.misfits if not seat.slot.is_even]
+        if wished:
+            what = f"the layers= of {wished[0].name} do not fit"
+        elif seating.misfits:
+            what = "the model does not fit in even shares"
         else:
             room = f"only the first {reached} of" if reached else "none of"
             what = f"the model does not fit: {room} its {problem.costs.num_layers} layers find room"

@@ -48,8 +48,14 @@ def place(slots: Sequence[Slot], costs: ModelCosts, *, max_context: int) -> Plac
         left_out=left_out,
         notes=(*left_out_words(left_out, slots), *warnings(stages, solution.best_ms)),
         bottleneck_ms=max(known) if all_known else None,
-        tokens_per_s=1000 / sum(known) if all_known and sum(known) > 0 else None,
+        tokens_per_s=_tokens_per_s(solution) if all_known else None,
     )
+
+
+def _tokens_per_s(solution: Solution) -> float | None:
+    """Bound one request: its stages compute in turn, each with its device to itself."""
+    token_ms = sum(seat.alone_ms(*layers) for seat, layers in solution.links)
+    return 1000 / token_ms if token_ms > 0 else None
 
 
 def _stage(link: Link) -> PlacedStage:

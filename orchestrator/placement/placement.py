@@ -90,8 +90,8 @@ class Placement:
         stages: in layer order.
         notes: sentences for the user: what is left out, what is tight or slow.
         bottleneck_ms: the step time of the slowest stage; None where no speed is known.
-        tokens_per_s: an upper bound for one request: its token goes through all stages, and only
-            the reading of weights is counted.
+        tokens_per_s: an upper bound for one request: its token goes through all stages, each with
+            its device to itself, and only the reading of weights is counted.
     """
 
     num_layers: int
@@ -103,11 +103,11 @@ class Placement:
 
     @property
     def download_bytes(self) -> int:
-        """What is to be fetched: what two stages of one machine share counts once."""
-        sizes: dict[tuple[str, str], int] = {}
+        """What is to be fetched: what two stages with one cache share counts once."""
+        sizes: dict[tuple[tuple[str, str], str], int] = {}
         for stage in self.stages:
             for group, size_bytes in stage.download_groups.items():
-                sizes[stage.slot.shared_machine, group] = size_bytes
+                sizes[stage.slot.shared_cache, group] = size_bytes
         return sum(sizes.values())
 
     def to_json(self) -> dict[str, Any]:

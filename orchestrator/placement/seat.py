@@ -69,6 +69,10 @@ class Seat:
         """Return how long one decode step of layers start:end reads weights."""
         return self.costs.read_bytes(start, end) / (self.gbps * _BYTES_PER_MS)
 
+    def alone_ms(self, start: int, end: int) -> float:
+        """Return the same with the device's whole speed, which must be known."""
+        return self.costs.read_bytes(start, end) / (self.slot.read_gbps * _BYTES_PER_MS)
+
     def fill_ppm(self, start: int, end: int) -> int:
         """Return which part of its memory layers start:end need; whole numbers add up exactly."""
         return self.costs.need_bytes(start, end) * 1_000_000 // max(1, self.memory_bytes)

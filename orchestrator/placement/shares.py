@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.placement.download import Download
@@ -25,9 +25,17 @@ class Claim:
         return self.costs.need_bytes(*self.slot.layers) if self.slot.layers else 0
 
     @property
-    def fixed_groups(self) -> dict[str, int]:
-        """To be fetched, with their bytes."""
-        return self.download.sizes(*self.slot.layers) if self.slot.layers else {}
+    def fixed_groups(self) -> dict[tuple[str, str], int]:
+        """To be fetched, by cache and name, with their bytes."""
+        return self._in_cache(self.download.sizes(*self.slot.layers) if self.slot.layers else {})
+
+    @property
+    def missing_groups(self) -> dict[tuple[str, str], int]:
+        """All of the model that is not there, by cache and name, with their bytes."""
+        return self._in_cache(self.download.missing)
+
+    def _in_cache(self, groups: Mapping[str, int]) -> dict[tuple[str, str], int]:
+        return {(self.slot.cache_path, name): size for name, size in groups.items()}
 
 
 def device_shares(claims: Sequence[Claim]) -> list[int]:
@@ -55,7 +63,7 @@ def disk_shares(claims: Sequence[Claim]) -> list[int]:
     left: dict[str, _Left] = {}
     for machine, together in machines.items():
         disk_bytes = min(each.slot.disk_free_bytes for each in together)
-        missing = {name: size for each in together for name, size in each.download.missing.items()}
+        missing = {name: size for each in together for name, size in each.missing_groups.items()}
         if sum(missing.values()) <= disk_bytes:
             left[machine] = _Left(disk_bytes, 1)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.bundle.screen import Screen, Table
 from orchestrator.placement.amounts import room_words, size_words, step_words
-from orchestrator.placement.misfit import DoesNotFit
+from orchestrator.placement.misfit import DoesNotFit, Shortfall
 from orchestrator.placement.placement import PlacedStage, Placement
 
 _HEADINGS = (
@@ -35,7 +35,7 @@ def show_misfit(misfit: DoesNotFit, screen: Screen) -> None:
     rows = tuple(
         (
             shortfall.host,
-            f"{shortfall.layers[0]}:{shortfall.layers[1]}" if shortfall.layers else "none",
+            _held(shortfall),
             size_words(shortfall.need_bytes),
             room_words(shortfall.free_bytes),
             size_words(shortfall.download_bytes),
@@ -45,6 +45,13 @@ def show_misfit(misfit: DoesNotFit, screen: Screen) -> None:
     )
     headings = ("host", ">could hold", ">need", ">free", ">download", ">disk free")
     screen.table(Table(headings, rows))
+
+
+def _held(shortfall: Shortfall) -> str:
+    if shortfall.layers is None:
+        return "none"
+    layers = f"{shortfall.layers[0]}:{shortfall.layers[1]}"
+    return layers if shortfall.fits else f"not {layers}"
 
 
 def _row(index: int, stage: PlacedStage) -> tuple[str, ...]:

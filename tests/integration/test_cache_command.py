@@ -84,12 +84,32 @@ def test_a_wrong_byte_is_found_named_and_mended(cache: str) -> None:
 
 def test_what_is_removed_is_gone(cache: str) -> None:
     other = run_cli("cache", "rm", "--cache-dir", cache, "--model-id", "org/other")
-    assert (other.returncode, other.stdout) == (0, "nothing of it is kept there\n")
+    assert (other.returncode, other.stdout) == (0, "no weights of org/other are kept here\n")
     done = run_cli("cache", "rm", "--cache-dir", cache, "--model-id", REPO, "--json")
     (removed,) = json.loads(done.stdout)["removed"]
     assert (done.returncode, removed["model_id"], removed["bytes_freed"] > 0) == (0, REPO, True)
     left = run_cli("cache", "ls", "--cache-dir", cache)
-    assert (left.returncode, left.stdout) == (0, "no weights are kept there\n")
+    assert (left.returncode, left.stdout) == (0, "no weights are kept here\n")
+
+
+@pytest.mark.parametrize(
+    ("action", "words", "named"),
+    [
+        ("rm", (REPO, "--revision", "main"), "main"),
+        ("verify", (REPO, "--revision", "c0f"), "c0f"),
+        ("rm", (REPO, "--revision", ""), "''"),
+        ("ls", (f"{REPO}@main",), "main"),
+    ],
+)
+def test_a_revision_that_is_no_commit_is_refused(
+    action: str, words: tuple[str, ...], named: str, cache: str
+) -> None:
+    done = run_cli("cache", action, "--cache-dir", cache, "--model-id", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].endswith(
+        f"{named} is no commit (4 to 40 hexadecimal digits); `orchestrator cache ls` shows them"
+    )
+    assert part_of(cache).exists()
 
 
 @pytest.mark.parametrize("words", [(), ("--all", "--model-id", REPO)])

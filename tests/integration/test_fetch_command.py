@@ -77,7 +77,9 @@ def test_planned_layers_are_fetched_and_counted(tmp_path: Path) -> None:
 def test_a_summary_for_people(tmp_path: Path) -> None:
     hosts = hosts_file(tmp_path, peer_line(), peer_line())
     done = run_cli("fetch", "--hosts", hosts, "--model-id", "org/m")
-    assert done.stdout.splitlines()[-1] == "fetched 839 MB; the next run fetches nothing"
+    assert done.stdout.splitlines()[-1] == (
+        "fetched 839 MB; the next run with the same options fetches nothing"
+    )
     again = run_cli("fetch", "--hosts", hosts, "--model-id", "org/m", "--cache-dir", "full")
     assert again.stdout.splitlines()[-1] == "nothing to fetch: every stage has its weights"
 

@@ -60,7 +60,10 @@ def test_the_table_has_each_stage_and_what_it_needs(tmp_path: Path) -> None:
 def test_memory_bounds_of_the_hosts_file_count(tmp_path: Path) -> None:
     # 100 MiB of libraries, 50 at the end, and room for two layers.
     hosts = hosts_file(tmp_path, peer_line("memory=370MiB"), peer_line())
-    assert stages(plan(hosts, "--json"))[0] == ("hosts.txt:1", [0, 2])
+    done = plan(hosts, "--json")
+    assert stages(done)[0] == ("hosts.txt:1", [0, 2])
+    limits = [host["memory_limit_bytes"] for host in json.loads(done.stdout)["hosts"]]
+    assert limits == [370 * MIB, None]
 
 
 def test_what_does_not_fit_is_exit_4_with_what_would(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_ssh_failing_with_a_message_of_its_own_is_passed_on() -> None:
         HostUnreachable,
         (
             "stage 0 on node-b cannot be reached over SSH; run the same ssh command by hand to see "
-            "why (ssh: ssh: odd message)"
+            "why (ssh: odd message)"
         ),
     )
 

@@ -314,6 +314,14 @@ def test_a_folder_without_tokenizer_serves_all_but_text(tmp_path: Path, model_ty
     assert "tokenizer" not in chain.stages[0].backend.facts.capabilities
 
 
+def test_only_stages_that_should_serve_text_note_that_there_is_none(tmp_path: Path) -> None:
+    chain = Chain(tiny_checkpoint(tmp_path, "llama"), (0, 2, 4, LAYERS))
+    loaded = [stage.events[-1] for stage in chain.stages]
+    assert all(isinstance(event, events.ModelLoaded) for event in loaded)
+    mute = f"No text on this stage: there are no tokenizer files in {tmp_path}."
+    assert [getattr(event, "notes", None) for event in loaded] == [(mute,), (), (mute,)]
+
+
 @pytest.mark.parametrize(
     ("slice_", "config", "code", "words"),
     [

@@ -58,9 +58,11 @@ def line_of(entry: HostEntry) -> str:
     words += [f"slots={entry.slots}"] * (entry.slots > 1)
     if entry.layers:
         words.append(f"layers={entry.layers[0]}:{entry.layers[1]}")
-    for key in ("python", "device", "quantization", "memory_bytes"):
+    for key in ("python", "device", "quantization"):
         if (value := getattr(entry, key)) is not None:
-            words.append(f"{key.removesuffix('_bytes')}={quoted(str(value))}")
+            words.append(f"{key}={quoted(value)}")
+    if entry.memory_bytes is not None:
+        words.append(f"memory={entry.memory_bytes}B")
     words += [f"env.{name}={quoted(value)}" for name, value in entry.env]
     return " ".join(words)
 

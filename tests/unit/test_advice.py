@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from orchestrator.bundle.screen import PlainScreen
 from orchestrator.layer_plan import PlanError
 from orchestrator.placement import DoesNotFit, Slot, place
+from orchestrator.placement.table import show_misfit
 from tests.support.plan_costs import NOTHING, flat_costs, with_roles
 from tools.plan_shapes import GIB, slot
 from worker.protocol.costs import ModelCosts
@@ -118,6 +121,21 @@ def test_ranges_that_do_not_fit_are_named() -> None:
         "the layers= of hosts.txt:1 do not fit (host1 has 4.00 GiB, 0:6 would need 6.00 GiB; "
         "host2 has 9.00 GiB, 6:8 need 2.00 GiB); it would fit with no layers= in the hosts file"
     )
+
+
+def test_an_even_split_that_does_not_fit_is_not_called_a_wish() -> None:
+    slots = [
+        slot(0, 3 * GIB, layers=(0, 4), is_even=True),
+        slot(1, 9 * GIB, layers=(4, 8), is_even=True),
+    ]
+    misfit = refused(slots, flat_costs(8))
+    assert str(misfit).startswith(
+        "the model does not fit in even shares (host1 has 3.00 GiB, 0:4 would need 4.00 GiB; "
+        "host2 has 9.00 GiB, 4:8 need 4.00 GiB); it would fit with uneven layers= in a hosts file"
+    )
+    out = io.StringIO()
+    show_misfit(misfit, PlainScreen(out))
+    assert ["not 0:4" in line for line in out.getvalue().splitlines()] == [False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,27 @@ def test_without_a_choice_the_plan_is_the_split_that_a_run_makes() -> None:
     assert [spec.layers for spec in plan.specs] == [(0, 2), (2, 5), (5, 8)]
 
 
+@pytest.mark.parametrize(
+    ("hosts", "sentence"),
+    [
+        ("local memory=402MiB", "the model does not fit: only the first 2 of its 8 layers"),
+        ("local memory=402MiB\nlocal memory=402MiB", "the model does not fit in even shares ("),
+    ],
+)
+def test_a_model_that_does_not_fit_is_not_blamed_on_layers_that_nobody_gave(
+    hosts: str, sentence: str
+) -> None:
+    setting = setting_of(hosts)
+    with pytest.raises(PlanError) as caught:
+        placed_plan(setting, surveyed(setting))
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_mistake_of_a_place_is_reported_with_its_line() -> None:
+    with pytest.raises(PlanError, match=r"^hosts.txt:2: env.HF_TOKEN= would be readable"):
+        survey_specs(setting_of("local\na env.HF_TOKEN=hf_x\na env.HF_TOKEN=hf_x\n"))
+
+
 def test_an_even_split_that_parts_what_cannot_be_parted_says_where_it_can() -> None:
     setting = setting_of("local slots=3")
     host, model = told("m")

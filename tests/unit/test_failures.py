@@ -237,7 +237,7 @@ def test_an_ending_is_explained_in_one_sentence(case: Any) -> None:
             "ssh-keygen -R",
         ),
         ("ann@b: Permission denied (publickey).", "refuses the SSH login", "ssh-copy-id"),
-        ("ssh: Could not resolve hostname b: Name or service not known", "resolved", "spelling"),
+        ("ssh: Could not resolve hostname b: unknown", "resolved", "DNS (ssh: Could not"),
         ("ssh: connect to host b port 22: Connection refused", "refuses SSH", "sshd runs there"),
         ("ssh: connect to host b port 22: Connection timed out", "in time", "firewall"),
         ("Connection timed out during banner exchange", "in time", "firewall"),

@@ -65,6 +65,7 @@ def test_the_documented_example() -> None:
         ("spare", "'spare' needs a host after it"),
         ("gpu1 slots=0", "slots=0 must be a number from 1 to 1024"),
         ("gpu1 memory=lots", "memory='lots' is not a size; write for example 20GiB"),
+        ("gpu1 memory=20", "memory=20 has no unit; write for example memory=20GiB"),
         ("gpu1 memory=0GiB", "memory='0GiB' is not a size"),
         ("slots=2", "'slots=' stands before any host"),
         ("-oProxyCommand=x", "host '-oProxyCommand=x' begins with '-'"),

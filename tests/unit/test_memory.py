@@ -71,7 +71,7 @@ def test_refusal_names_parts_sum_free_and_what_would_fit(tmp_path: Path) -> None
         assert part in refused.value.text
     assert "are free on cpu (cgroup); " in refused.value.text
     assert refused.value.text.endswith(
-        "layers 0:5 would fit or --quantization int8 would fit or --quantization nf4 would fit"
+        "layers 0:5 would fit, or --quantization int8 would fit, or --quantization nf4 would fit"
     )
 
 

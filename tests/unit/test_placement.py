@@ -16,7 +16,7 @@ from tests.support.plan_costs import NOTHING, flat_costs, with_roles
 from tools.plan_shapes import GIB, MIB, Shape, moe_671b, slot
 from worker.protocol.costs import ModelCosts
 
-TIGHT = "would be left; end other programs there, or give it fewer layers"
+TIGHT = "would be left; end other programs there, or give it fewer layers with layers="
 WEIGHS = replace(NOTHING, weights_bytes=2 * GIB)
 
 
@@ -107,7 +107,10 @@ def test_tied_ends_are_held_by_both_and_fetched_by_both_but_once_on_one_machine(
     assert [stage.download_bytes // MIB for stage in apart.stages] == [22, 18]
     assert [stage.weights_bytes // MIB for stage in apart.stages] == [22, 18]
     assert apart.download_bytes == 40 * MIB
-    assert planned(hosts(1, 1, machine="m"), shape.costs()).download_bytes == 24 * MIB
+    together = hosts(1, 1, machine="m")
+    assert planned(together, shape.costs()).download_bytes == 24 * MIB
+    together[1] = replace(together[1], cache_path="/other")
+    assert planned(together, shape.costs()).download_bytes == 40 * MIB
 
 
 def test_only_the_chosen_experts_count_for_speed_and_all_for_memory() -> None:
@@ -131,6 +134,8 @@ def test_slots_of_one_device_share_its_memory_and_speed() -> None:
     # 9 GiB less the libraries of the second worker, in two parts; half the speed for each.
     assert [stage.free_bytes // GIB for stage in placement.stages] == [4, 4, 100]
     assert [stage.layers for stage in placement.stages] == [(0, 2), (2, 4), (4, 10)]
+    # One request computes in turn: each stage has the whole speed then.
+    assert placement.tokens_per_s == pytest.approx(1000 / (10 * GIB / 10e6))
 
 
 def test_slots_of_one_device_have_the_speed_that_was_measured_best() -> None:
@@ -272,7 +277,6 @@ def test_tight_and_slow_stages_and_full_disks_are_warned_of() -> None:
             "memory on faster hosts would help"
         ),
         "the disk of hosts.txt:2 (host2) will be nearly full: 5.00 GiB to fetch, 5.09 GiB free",
-        "how long the download takes is known only when it runs",
     )
 
 
@@ -324,7 +328,6 @@ def test_the_plan_as_json_has_stable_names_with_units() -> None:
         "left_out": [{"name": "hosts.txt:3", "host": "host3", "reason": reason}],
         "notes": [
             f"hosts.txt:3 (host3) left out: {reason}",
-            "how long the download takes is known only when it runs",
         ],
         "bottleneck_ms": 104.8576,
         "tokens_per_s": pytest.approx(1000 / 157.2864),
@@ -342,6 +345,5 @@ def test_the_plan_as_a_table() -> None:
   0  host1                 0:2  1000 MiB   40 MiB    0 MiB  1.02 GiB   9.00 GiB  1000 MiB       105
   1  host2 cuda:0 int8     2:8  1.47 GiB  120 MiB    0 MiB  1.59 GiB  20.00 GiB  2.93 GiB       157
 8 layers on 2 stages, 3.91 GiB to fetch, at most about 3.81 tokens/s for one request
-note: how long the download takes is known only when it runs
 """
     assert out.getvalue() == table

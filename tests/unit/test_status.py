@@ -13,6 +13,7 @@ from orchestrator.stage.notes import Phase, StageStatus
 from orchestrator.status import LiveTable, PlainLines, start_display
 from worker.protocol.events import (
     EVENTS,
+    CacheVerified,
     Device,
     DownloadProgress,
     Event,
@@ -54,6 +55,29 @@ def test_plain_lines_tell_each_news_once() -> None:
         "stage 0 on [host0]: downloading 50 % of 1.0 GB, 50.0 MB/s, 10 s left",
         "stage 0 on [host0]: loading layers 0:15 (nf4)",
         "stage 0 on [host0]: ready",
+    ]
+
+
+def checked(*, ok: bool, stage: int = 0) -> StageStatus:
+    event = CacheVerified(model_id="m", commit="c", file="a.st", size_bytes=10**6, ok=ok)
+    return status("loading", event, stage)
+
+
+def test_plain_lines_count_whole_files_and_name_broken_ones() -> None:
+    stderr = io.StringIO()
+    with PlainLines(stderr) as display:
+        for news in (checked(ok=True), checked(ok=False), checked(ok=True), checked(ok=True)):
+            display.update(news)
+        display.update(status("done", news.last_event))
+        # A fetch may find a broken file and no other.
+        display.update(checked(ok=False, stage=1))
+        display.update(status("done", stage=1))
+    told = [line.partition("] ")[2] for line in stderr.getvalue().splitlines()]
+    assert told == [
+        "stage 0 on [host0]: a.st is broken",
+        "stage 0 on [host0]: 3 files (3 MB) are whole",
+        "stage 1 on [host1]: a.st is broken",
+        "stage 1 on [host1]: done",
     ]
 
 

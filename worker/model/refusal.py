@@ -57,7 +57,7 @@ def _advice(request: StageRequest, estimate: MemoryEstimate, free: FreeMemory) -
             ways.append(f"--max-context {fitting} would fit")
     if free.limit.startswith("--memory-limit"):
         ways.append("raise the limit (memory= in a hosts file)")
-    return " or ".join(ways) or "give this host fewer layers, or use one with more memory"
+    return ", or ".join(ways) or "give this host fewer layers, or use one with more memory"
 
 
 def _layers_that_fit(request: StageRequest, estimate: MemoryEstimate, missing_bytes: int) -> int:

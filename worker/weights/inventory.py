@@ -67,7 +67,7 @@ def verify_models(
                     path.unlink(missing_ok=True)
                 reason = f"{reason}; it was removed and will be fetched again when it is needed"
             elif reason is not None:
-                reason = f"{reason}; remove it with `orchestrator cache verify --repair`"
+                reason = f"{reason}; repeat the command with --repair to remove it"
             emit(
                 CacheVerified(
                     model_id=model.repo_id,

@@ -123,14 +123,14 @@ class Opening:
                 weights_bytes=loaded.weight_bytes,
                 rss_mb=resident_mb(),
                 peak_rss_mb=peak_resident_mb(),
-                notes=(*_notes(request, text), *memory.need.notes),
+                notes=(*_notes(request, identity, text), *memory.need.notes),
             )
         )
         return backend
 
     def _text(self, folder: Path, identity: StageIdentity, architecture: Architecture) -> TextCodec:
         """Read the tokenizer on the stages that serve text."""
-        if not (identity.slice.is_first or identity.slice.is_last):
+        if not _serves_text(identity):
             return TextCodec(None, lacking="a middle stage serves no text")
         first_token = getattr(architecture.text_config, "bos_token_id", None)
         return TextCodec.load(
@@ -146,7 +146,11 @@ class Opening:
         self._took_ms[step] = ms_since(began_s)
 
 
-def _notes(request: StageRequest, text: TextCodec) -> tuple[str, ...]:
+def _serves_text(identity: StageIdentity) -> bool:
+    return identity.slice.is_first or identity.slice.is_last
+
+
+def _notes(request: StageRequest, identity: StageIdentity, text: TextCodec) -> tuple[str, ...]:
     """What a user should know of this stage, one sentence each."""
     notes: list[str] = []
     if request.support.source == "probe":
@@ -154,6 +158,6 @@ def _notes(request: StageRequest, text: TextCodec) -> tuple[str, ...]:
             f"Model type {request.support.model_type!r} is not in the table of tried models; a "
             f"shrunken copy was split and compared here, and needs mode {request.support.mode}."
         )
-    if text.lacking:
+    if text.lacking and _serves_text(identity):
         notes.append(f"No text on this stage: {text.lacking}.")
     return tuple(notes)
