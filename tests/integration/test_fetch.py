@@ -26,7 +26,7 @@ from worker.weights.header import (
     parse_header,
 )
 from worker.weights.hub_file import HubFile, HubSource
-from worker.weights.ranges import MIB, PIECE_BYTES
+from worker.weights.ranges import GAP_SHARE, MIB, PIECE_BYTES
 from worker.weights.retry import FetchLimits
 from worker.weights.store import Store
 
@@ -187,6 +187,12 @@ def test_one_large_tensor_comes_over_several_connections_at_once(
     assert held(store, ["large.weight"]) == {"large.weight": remote.tensors["large.weight"]}
 
 
+def once(hub: Hub, remote: Remote, names: list[str]) -> bool:
+    """Whether each of these tensors came once, small gaps between what a process lacked aside."""
+    size_bytes = size(remote, names)
+    return size_bytes <= hub.sent_bytes() <= size_bytes * (1 + GAP_SHARE)
+
+
 def test_locks_are_renewed_while_the_hub_says_nothing(
     remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +271,7 @@ def test_two_processes_on_one_store_fetch_every_byte_once(
     pass_gate(case)
     assert (young.wait(one), young.wait(two)) == (0, 0)
     union = sorted({*case.names, *layers(*second)})
-    assert hub.sent_bytes() == size(remote, union)
+    assert once(hub, remote, union)
     assert held(opened(case), union) == {name: remote.tensors[name] for name in union}
 
 
@@ -284,7 +290,7 @@ def test_many_processes_at_once_fetch_every_byte_once(
 ) -> None:
     pids = [young.start(with_names(case, layers(n, n + 3))) for n in (0, 1, 2, 3, 0, 3)]
     assert [young.wait(pid) for pid in pids] == [0] * len(pids)
-    assert hub.sent_bytes() == size(remote, layers(0, 6))
+    assert once(hub, remote, layers(0, 6))
     assert held(opened(case), layers(0, 6)) == {n: remote.tensors[n] for n in layers(0, 6)}
 
 
