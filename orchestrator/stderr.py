@@ -14,6 +14,7 @@ def say(text: str) -> None:
 
 def is_watched() -> bool:
     """Return whether stderr is a terminal."""
+    # Closed, or none: a program can be started without.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return sys.stderr.isatty()
     return False

@@ -88,6 +88,16 @@ def test_memory_is_checked_before_anything_is_fetched(hub: Hub) -> None:
     assert "--memory-limit of 1 MiB" in text
 
 
+def test_a_model_without_safetensors_is_refused(hub: Hub, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pickle"
+    shutil.copytree(model, folder)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    hub.models["org/pickle"] = folder
+    code, text, seen = fail("--stage=0", "--num-stages=2", "--model-id=org/pickle")
+    assert (code, "pp_download_failed" in seen) == (3, True)
+    assert text.startswith(f"org/pickle@{COMMIT[:8]} holds no SafeTensors weights")
+
+
 def test_what_the_hubs_own_cache_holds_whole_is_used_as_it_is(hub: Hub, home: Path) -> None:
     for path in hub.models[REPO].iterdir():
         hf_hub_download(REPO, path.name, endpoint=hub.endpoint, cache_dir=home / "hub")

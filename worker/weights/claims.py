@@ -72,7 +72,7 @@ class Claims:
         with self._lock:
             held = list(self._held)
         for key in held:
-            with suppress(OSError):
+            with suppress(OSError):  # Removed with the model; the lock itself holds.
                 os.utime(self._folder / f"{key}{SUFFIX}")
 
     def release(self, key: str) -> None:

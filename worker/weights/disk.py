@@ -111,7 +111,7 @@ def _sentence(error: OSError, folder: Path) -> str:
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _FULL:
         free = 0
-        with suppress(OSError):
+        with suppress(OSError):  # The full disk is what is to be told.
             free = free_bytes(folder)
         what = "the quota" if error.errno == errno.EDQUOT else "the disk"
         return (

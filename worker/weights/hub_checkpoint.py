@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from huggingface_hub import constants
+from huggingface_hub.errors import EntryNotFoundError
 
 from worker.failures import LoadFailed
 from worker.protocol.events import Event
@@ -160,7 +161,7 @@ class HubCheckpoint:
             try:
                 self._files[file] = self._source.describe(file)
             except LoadFailed as error:
-                if file == SINGLE_FILE and "no file" in error.text:
+                if file == SINGLE_FILE and isinstance(error.__cause__, EntryNotFoundError):
                     raise LoadFailed(
                         f"{self._repo_id}@{self.commit[:8]} holds no SafeTensors weights (neither "
                         f"{INDEX_FILE} nor {SINGLE_FILE}); choose another model or convert it"

@@ -35,7 +35,7 @@ class KeptModel:
         """Open it without marking it as used; its endpoint is the one that its parts name."""
         named = self.folder.parent.parent.name
         for path in self.parts():
-            with suppress(CheckpointError, OSError):
+            with suppress(CheckpointError, OSError):  # A broken part; the next may tell.
                 endpoint = PublishedPart.read(path).origin.endpoint
                 if endpoint_name(endpoint) == named:
                     return Store.at(self.folder, endpoint, self.repo_id, self.commit)

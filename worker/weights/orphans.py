@@ -40,7 +40,7 @@ def clean_orphans(store: Store, emit: Emit) -> None:
         if not path.with_suffix(part.SUFFIX).exists():
             _unless_filled(_remove_journal, store, path, emit)
     for path in sorted(store.headers_folder.glob(f"*{TMP_SUFFIX}")):
-        with suppress(OSError):
+        with suppress(OSError):  # Renamed to its place just now.
             if time.time_ns() - path.stat().st_mtime_ns > STALE_S * 1e9:
                 _remove(emit, path)
 
