@@ -36,16 +36,26 @@ class StageFailure(Exception):
         scene: stage, host, phase and what was seen last.
         cause: a verb phrase that completes "stage 1 on HOST …", with the next step.
         exit_code: what the orchestrator should exit with.
+        may_pass: whether another try may go better; None is what the class says.
     """
 
     kind: ClassVar[str] = "failed"
+    usually_passes: ClassVar[bool] = False
 
-    def __init__(self, scene: Scene, cause: str, exit_code: ExitCode = ExitCode.PEER_GONE) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        cause: str,
+        exit_code: ExitCode = ExitCode.PEER_GONE,
+        *,
+        may_pass: bool | None = None,
+    ) -> None:
         title = scene.title or f"stage {scene.stage} on {scene.host}"
         super().__init__(f"{title} {cause}")
         self.scene = scene
         self.cause = cause
         self.exit_code = exit_code
+        self.may_pass = self.usually_passes if may_pass is None else may_pass
 
     @property
     def sentence(self) -> str:
@@ -63,6 +73,7 @@ class HostUnreachable(StageFailure):
     """SSH could not connect, or the connection was lost."""
 
     kind = "host_unreachable"
+    usually_passes = True
 
 
 class NotReady(StageFailure):
@@ -75,18 +86,21 @@ class Crashed(StageFailure):
     """The worker's process ended though nobody asked it to."""
 
     kind = "crashed"
+    usually_passes = True
 
 
 class Hung(StageFailure):
     """The worker is there but does not answer."""
 
     kind = "hung"
+    usually_passes = True
 
 
 class ProtocolViolation(StageFailure):
     """The worker wrote what the protocol does not allow."""
 
     kind = "protocol_violation"
+    usually_passes = True
 
 
 class VersionMismatch(StageFailure):

@@ -11,6 +11,8 @@ from orchestrator.plan_options import PlanOptions, add_plan_options, options_fro
 from orchestrator.request import DEFAULT_NEW_TOKENS
 from worker.protocol import schema
 
+DEFAULT_RESTARTS = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(PlanOptions):
@@ -30,6 +32,7 @@ class RunOptions(PlanOptions):
     stop: tuple[str, ...]
     ignore_eos: bool
     stub: bool
+    restarts: int
     bundle_dir: Path | None
     no_bundle: bool
 
@@ -52,6 +55,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     model = add_plan_options(parser, needs_model=False)
     model.add_argument(
         "--stub", action="store_true", help="workers without a model, for trying out"
+    )
+    faults = parser.add_argument_group("faults")
+    faults.add_argument(
+        "--restarts",
+        type=option_types.whole,
+        default=DEFAULT_RESTARTS,
+        metavar="N",
+        help="times in a row that a lost stage is started again, on its host or on a spare one "
+        "(default: %(default)s; 0 ends the run at the first failure)",
     )
     _add_prompt(parser.add_argument_group("prompt (default: stdin when it is no terminal)"))
     _add_generation(parser.add_argument_group("generation (greedy unless --temperature is given)"))

@@ -10,6 +10,7 @@ from orchestrator.bundle.records import (
     FailureRecord,
     OpRecord,
     Recorder,
+    RecoveryRecord,
     RequestRecord,
 )
 
@@ -51,3 +52,7 @@ class HeldRecorder:
     def request(self, record: RequestRecord) -> None:
         """Hold a request."""
         self._facts.append(lambda to: to.request(record))
+
+    def recovery(self, record: RecoveryRecord) -> None:
+        """Hold an attempt to bring a stage back."""
+        self._facts.append(lambda to: to.recovery(record))

@@ -16,7 +16,13 @@ from orchestrator.bundle.lines import (
     stage_line,
 )
 from orchestrator.bundle.manifest import EndRecord, Manifest
-from orchestrator.bundle.records import ExitRecord, FailureRecord, OpRecord, RequestRecord
+from orchestrator.bundle.records import (
+    ExitRecord,
+    FailureRecord,
+    OpRecord,
+    RecoveryRecord,
+    RequestRecord,
+)
 from orchestrator.bundle.segments import segments_of
 
 T = TypeVar("T")
@@ -45,6 +51,7 @@ class Bundle:
     exits: tuple[Kept[ExitRecord], ...]
     failures: tuple[Kept[FailureRecord], ...]
     requests: tuple[Kept[RequestRecord], ...]
+    recoveries: tuple[Kept[RecoveryRecord], ...]
     stderr: Mapping[int, tuple[Kept[str], ...]]
     problems: tuple[str, ...]
 
@@ -67,6 +74,7 @@ def read_bundle(path: Path) -> Bundle:
         exits=tuple(reader.records("exits.jsonl", parser_of(ExitRecord))),
         failures=tuple(reader.records("failures.jsonl", parser_of(FailureRecord))),
         requests=tuple(reader.records("requests.jsonl", parser_of(RequestRecord))),
+        recoveries=tuple(reader.records("recoveries.jsonl", parser_of(RecoveryRecord))),
         stderr=reader.stderr(),
         problems=tuple(reader.problems),
     )

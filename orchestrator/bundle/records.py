@@ -19,6 +19,7 @@ from worker.protocol.schema import (
     NON_NEGATIVE,
     NON_NEGATIVE_NUMBER,
     OBJECT,
+    POSITIVE,
     REQUEST_ID,
     TEXT,
     TEXTS,
@@ -99,6 +100,25 @@ class RequestRecord:
     options: Mapping[str, Any] | None = rule(OBJECT, "sampling options and limits", None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryRecord:
+    """One attempt to bring a lost stage back."""
+
+    stage: int = rule(NON_NEGATIVE, "stage index")
+    host: str = rule(TEXT, "label of the host it was lost on")
+    new_host: str = rule(TEXT, "label of the host it was started on")
+    attempt: int = rule(POSITIVE, "which attempt in a row, from 1")
+    most_attempts: int = rule(POSITIVE, "how many in a row are made")
+    reason: str = rule(TEXT, "the failure that it mends, as the user was told")
+    wall_ms: float = rule(NON_NEGATIVE_NUMBER, "when it began")
+    restart_ms: float | None = rule(NON_NEGATIVE_NUMBER, "up to the ready line", None)
+    replay_ms: float | None = rule(NON_NEGATIVE_NUMBER, "from there until all is replayed", None)
+    requests: int = rule(NON_NEGATIVE, "requests whose KV caches were rebuilt", 0)
+    tokens: int = rule(NON_NEGATIVE, "positions replayed", 0)
+    ok: bool = rule(FLAG, "whether the stage serves again")
+    error: str | None = rule(TEXT, "why it does not", None)
+
+
 class Recorder(Protocol):
     """Takes facts as they happen; no method waits or raises."""
 
@@ -119,6 +139,9 @@ class Recorder(Protocol):
 
     def request(self, record: RequestRecord) -> None:
         """Keep a finished request."""
+
+    def recovery(self, record: RecoveryRecord) -> None:
+        """Keep an attempt to bring a stage back, once it has ended."""
 
 
 class NoRecorder:
@@ -141,3 +164,6 @@ class NoRecorder:
 
     def request(self, record: RequestRecord) -> None:
         """Ignore the request."""
+
+    def recovery(self, record: RecoveryRecord) -> None:
+        """Ignore the attempt."""

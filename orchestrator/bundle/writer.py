@@ -15,6 +15,7 @@ from orchestrator.bundle.records import (
     ExitRecord,
     FailureRecord,
     OpRecord,
+    RecoveryRecord,
     RequestRecord,
 )
 from orchestrator.bundle.segments import SegmentedLog
@@ -112,6 +113,10 @@ class BundleWriter:
     def request(self, record: RequestRecord) -> None:
         """Keep a finished request."""
         self._record("requests.jsonl", record)
+
+    def recovery(self, record: RecoveryRecord) -> None:
+        """Keep an attempt to bring a stage back."""
+        self._record("recoveries.jsonl", record)
 
     def close(self, exit_code: int | None = None, error: str | None = None) -> None:
         """Note how the run ended and close the files; a second call does nothing."""

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.bundle.records import ExitRecord, FailureRecord, OpRecord, RequestRecord
+from orchestrator.bundle.records import (
+    ExitRecord,
+    FailureRecord,
+    OpRecord,
+    RecoveryRecord,
+    RequestRecord,
+)
 from orchestrator.specs import StageSpec, WorkerOptions
 from orchestrator.timeouts import Timeouts
 
@@ -63,6 +69,7 @@ class MemoryRecorder:
     exits: list[ExitRecord] = field(default_factory=list)
     failures: list[FailureRecord] = field(default_factory=list)
     requests: list[RequestRecord] = field(default_factory=list)
+    recoveries: list[RecoveryRecord] = field(default_factory=list)
 
     def line(self, stage: int, host: str, line: bytes, wall_ms: float) -> None:
         self.lines.append(line)
@@ -81,3 +88,6 @@ class MemoryRecorder:
 
     def request(self, record: RequestRecord) -> None:
         self.requests.append(record)
+
+    def recovery(self, record: RecoveryRecord) -> None:
+        self.recoveries.append(record)

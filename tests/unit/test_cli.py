@@ -43,6 +43,7 @@ def test_the_defaults_are_greedy_and_plain() -> None:
         ignore_eos=False,
         json=False,
         stub=False,
+        restarts=3,
         quantization=None,
         device=None,
         threads=None,

@@ -16,6 +16,7 @@ class Capability(StrEnum):
     LOGPROBS = "logprobs"
     CHUNKED_PREFILL = "chunked_prefill"
     CROP = "crop"
+    AS_STEPS = "as_steps"
 
     @property
     def meaning(self) -> str:
@@ -32,4 +33,5 @@ _MEANINGS = {
     Capability.LOGPROBS: "`logprobs` and `top_logprobs` are answered",
     Capability.CHUNKED_PREFILL: "`forward_and_sample` takes `sample: false`",
     Capability.CROP: "a session can go back to any earlier position, not to 0 alone",
+    Capability.AS_STEPS: "`as_steps` is understood",
 }

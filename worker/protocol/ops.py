@@ -32,6 +32,11 @@ from worker.protocol.stage import Role
 
 RequestId = int | str | None
 ANY_ROLE = frozenset(Role)
+_AS_STEPS = (
+    "work on each position as an op of its own would: bit for bit what seq_len ops of one position "
+    "give, and faster; needs the capability `as_steps`"
+)
+_STEPS_ALONE = "'as_steps' works on one sequence without a mask: leave 'batch' and the mask away"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,9 +182,12 @@ class EmbedAndForward(_Padded, Request[HiddenReply]):
 
     tokens: tuple[int, ...] = rule(NONEMPTY_TOKENS, "token ids [batch, seq_len], flattened")
     position: int = rule(NON_NEGATIVE, "absolute index of the first token", 0)
+    as_steps: bool = rule(FLAG, _AS_STEPS, False)
 
     def complaint(self) -> str | None:
         """Tell what is wrong with the fields together."""
+        if self.as_steps and (self.batch > 1 or self.attention_mask_b64 is not None):
+            return _STEPS_ALONE
         if len(self.tokens) % self.batch:
             return f"{len(self.tokens)} 'tokens' do not fill a batch of {self.batch} sequences"
         return None
@@ -212,9 +220,12 @@ class _HiddenInput(_Padded):
     tokens: tuple[int, ...] | None = rule(
         TOKENS, "the token ids of the rows, for models whose ready line has `needs_tokens`", None
     )
+    as_steps: bool = rule(FLAG, _AS_STEPS, False)
 
     def complaint(self) -> str | None:
         """Tell what is wrong with the fields together."""
+        if self.as_steps and (self.batch > 1 or self.attention_mask_b64 is not None):
+            return _STEPS_ALONE
         rows = self.batch * self.seq_len
         if self.tokens is not None and len(self.tokens) != rows:
             return f"'tokens' has {len(self.tokens)} ids, batch*seq_len needs {rows}"
