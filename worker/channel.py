@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from worker.protocol.codec import MAX_LINE_BYTES, decode_ping, encode_reply
 from worker.protocol.exits import ExitCode
@@ -117,11 +117,19 @@ class Channel:
         self._out.put(last)
         last.written.wait(timeout_s)
 
-    def take(self) -> bytes | ProtocolError | End:
-        """Wait for the next line: its bytes, why it cannot be read, or the end."""
+    def take(self, timeout_s: float | None = None) -> bytes | ProtocolError | End:
+        """Wait for the next line: its bytes, why it cannot be read, or the end.
+
+        Raises:
+            TimeoutError: none came in time.
+        """
         self._busy = False
-        taken = self._lines.get()
-        self._busy = True
+        try:
+            taken = self._lines.get(timeout=timeout_s)
+        except Empty:
+            raise TimeoutError from None
+        finally:
+            self._busy = True
         return self._stop or taken
 
     def stop(self, end: End) -> None:

@@ -13,6 +13,7 @@ from worker import __version__
 from worker.backends.base import StageBackend
 from worker.channel import End, take_stdio
 from worker.config import WorkerConfig, read_config, wait_passively
+from worker.environment import take_environment
 from worker.errands import errand_of
 from worker.failures import LoadFailed, UsageError
 from worker.handlers import Handlers
@@ -45,6 +46,8 @@ def do_errand(config: WorkerConfig) -> NoReturn:
     """Do the one thing that `--only` names, and end the process; nothing is served."""
     life = Lifecycle(config, *take_stdio())
     life.start()
+    if config.await_environment:
+        take_environment(life)
     with _failures(life):
         errand_of(config)(config, life.emit)
     life.finish_boot()
@@ -55,6 +58,8 @@ def run(config: WorkerConfig, opener: Opener) -> NoReturn:
     """Open a stage, serve it, and end the process."""
     life = Lifecycle(config, *take_stdio())
     life.start()
+    if config.await_environment:
+        take_environment(life)
     identity, backend = _open(life, config, opener)
     facts = backend.facts
     budget_bytes = config.kv_budget_bytes or facts.kv_budget_bytes

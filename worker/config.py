@@ -30,6 +30,7 @@ class WorkerConfig:
         shard_start, shard_end: an explicit half-open range in their place; both or neither.
         threads: compute threads on a CPU; None leaves torch's choice.
         max_context: positions a request may use; None is the model's own limit.
+        await_environment: whether the op `environment` comes before anything else.
         lease_s: seconds without any line from the orchestrator after which the worker ends.
         memory_limit_bytes: memory the stage may use, below what the device has.
         kv_budget_bytes: bytes that all KV caches together may hold; None leaves it to the backend.
@@ -51,6 +52,7 @@ class WorkerConfig:
     max_context: int | None = None
     stub: bool = False
     nonce: str | None = None
+    await_environment: bool = False
     lease_s: float | None = None
     heartbeat_s: float = 30.0
     memory_limit_bytes: int | None = None
@@ -170,6 +172,17 @@ def _or_env(value: Any, text: str, variable: str, convert: Callable[[str], Any])
         return convert(text)
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"environment variable {variable}: {error}") from None
+
+
+def adopt_environment(
+    variables: Mapping[str, str], environ: MutableMapping[str, str] | None = None
+) -> None:
+    """Set variables that came over stdin; what is imported from here on reads them.
+
+    The kernel shows other processes the environment that this one was started with, so these are
+    not seen there.
+    """
+    (os.environ if environ is None else environ).update(variables)
 
 
 def wait_passively(environ: MutableMapping[str, str] | None = None) -> None:

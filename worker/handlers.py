@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from worker.backends.base import Placement, StageBackend
+from worker.backends.base import KVCache, Placement, StageBackend
 from worker.protocol.ops import (
     DecodeStep,
     Detokenize,
     EmbedAndForward,
+    Environment,
     ForwardAndSample,
     ForwardRange,
     GeneratedReply,
@@ -38,6 +39,7 @@ from worker.protocol.stage import StageSlice
 from worker.sessions import Sessions, Turn
 
 A = TypeVar("A")
+_Forwarded = EmbedAndForward | ForwardRange | ForwardAndSample
 
 
 @dataclass(slots=True)
@@ -75,6 +77,7 @@ class Handlers(Generic[A]):
             Release: self._release,
             Ping: lambda _request, _timed: PongReply(pong=True),
             Shutdown: lambda _request, _timed: ShutdownReply(shutting_down=True),
+            Environment: _refuse_environment,
         }
 
     def handle(self, request: Request[Any], timed: Stopwatch) -> Reply:
@@ -114,13 +117,13 @@ class Handlers(Generic[A]):
         mask = decode_mask(request.attention_mask_b64, batch, placement.seq_len)
         with timed("embed"):
             inputs = self._backend.embed(request.tokens, placement)
-        with self._run(request.request_id, inputs, placement, mask, timed) as (outputs, placed):
+        with self._run(request, inputs, placement, mask, timed) as (outputs, placed):
             return self._hidden_reply(outputs, placed, timed)
 
     def _forward_range(self, request: ForwardRange, timed: Stopwatch) -> HiddenReply:
         placement = self._place(request, request.seq_len)
         inputs, mask = self._load(request, timed)
-        with self._run(request.request_id, inputs, placement, mask, timed) as (outputs, placed):
+        with self._run(request, inputs, placement, mask, timed) as (outputs, placed):
             return self._hidden_reply(outputs, placed, timed)
 
     def _forward_and_sample(self, request: ForwardAndSample, timed: Stopwatch) -> SampledReply:
@@ -130,9 +133,9 @@ class Handlers(Generic[A]):
         if self._slice.is_whole:
             # The layers and the cache have had these rows in embed_and_forward.
             with timed("forward"):
-                outputs = self._backend.forward(inputs, None, placement)
+                outputs = self._forward(request)(inputs, None, placement)
             return self._sampled_reply(request, outputs, placement, timed)
-        with self._run(request.request_id, inputs, placement, mask, timed) as (outputs, placed):
+        with self._run(request, inputs, placement, mask, timed) as (outputs, placed):
             return self._sampled_reply(request, outputs, placed, timed)
 
     def _generate_full(self, request: GenerateFull, timed: Stopwatch) -> GeneratedReply:
@@ -145,9 +148,7 @@ class Handlers(Generic[A]):
     def _release(self, request: Release, timed: Stopwatch) -> ReleasedReply:
         return ReleasedReply(released=self._sessions.release(request.request_id))
 
-    def _place(
-        self, request: EmbedAndForward | ForwardRange | ForwardAndSample, seq_len: int
-    ) -> Placement:
+    def _place(self, request: _Forwarded, seq_len: int) -> Placement:
         """Return where the rows stand, within the context: on every stage, not the first alone."""
         limit = self._backend.facts.max_context
         if limit is not None and request.position + seq_len > limit:
@@ -173,7 +174,7 @@ class Handlers(Generic[A]):
     @contextmanager
     def _run(
         self,
-        request_id: RequestId,
+        request: _Forwarded,
         inputs: A,
         placement: Placement,
         mask: bytes | None,
@@ -183,9 +184,10 @@ class Handlers(Generic[A]):
 
         When the forward or the block fails, the session is as it was.
         """
+        forward, request_id = self._forward(request), request.request_id
         if not self._backend.keeps_caches:
             with timed("forward"):
-                outputs = self._backend.forward(inputs, None, placement)
+                outputs = forward(inputs, None, placement)
             yield outputs, placement
             return
         turn = self._sessions.enter(
@@ -194,12 +196,15 @@ class Handlers(Generic[A]):
         placement = Placement(placement.position, placement.batch, placement.seq_len, _joined(turn))
         try:
             with timed("forward"):
-                outputs = self._backend.forward(inputs, turn.session.cache, placement)
+                outputs = forward(inputs, turn.session.cache, placement)
             yield outputs, placement
         except BaseException:
             self._sessions.undo(turn)
             raise
         self._sessions.commit(request_id, turn)
+
+    def _forward(self, request: _Forwarded) -> Callable[[A, KVCache | None, Placement], A]:
+        return self._backend.forward_steps if request.as_steps else self._backend.forward
 
     def _hidden_reply(self, outputs: A, placement: Placement, timed: Stopwatch) -> HiddenReply:
         with timed("dump"):
@@ -217,6 +222,8 @@ class Handlers(Generic[A]):
     ) -> SampledReply:
         if not request.sample:
             return SampledReply()
+        if request.as_steps:
+            placement = placement.step(placement.seq_len - 1)
         with timed("sample"):
             sampled = self._backend.sample(outputs, request, placement)
         return SampledReply(
@@ -226,6 +233,14 @@ class Handlers(Generic[A]):
             top_tokens=sampled.top_tokens,
             top_logprobs=sampled.top_logprobs,
         )
+
+
+def _refuse_environment(_request: Environment, _timed: Stopwatch) -> Reply:
+    raise ProtocolError(
+        ErrorCode.UNKNOWN_OP,
+        "op 'environment' is taken before loading only: start the worker with --await-environment "
+        "and send it as the first line",
+    )
 
 
 def _joined(turn: Turn) -> bytes | None:

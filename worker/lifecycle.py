@@ -21,7 +21,7 @@ from worker import __version__
 from worker.channel import Channel, End
 from worker.config import WorkerConfig
 from worker.installed import installed_version
-from worker.owner import bind_to_parent, process_age_ms, resident_mb
+from worker.owner import bind_to_parent, oom_kills, process_age_ms, resident_mb
 from worker.protocol.codec import PROTOCOL_VERSION, encode_event
 from worker.protocol.events import (
     BootProfile,
@@ -76,6 +76,7 @@ class Lifecycle:
                 host=os.uname().nodename,
                 nonce=config.nonce,
                 stub=config.stub,
+                oom_kills=oom_kills(),
             )
         )
         self.channel.start()
@@ -144,6 +145,7 @@ class Lifecycle:
                     requests_served=self.requests_served(),
                     kv_bytes=kv_bytes,
                     sessions=sessions,
+                    oom_kills=oom_kills(),
                 )
             )
 

@@ -157,6 +157,10 @@ _WEIGHTS: _Options = {
 }
 _LINK: _Options = {
     "--nonce": {"metavar": "TEXT", "help": "repeated in `starting`; makes the starter the owner"},
+    "--await-environment": {
+        "action": "store_true",
+        "help": "take the op `environment` as the first line, before loading",
+    },
     "--lease-s": {"type": as_seconds, "metavar": "S", "help": "end after a silence this long"},
     "--heartbeat-s": {"type": as_seconds, "metavar": "S", "help": "between heartbeats (30)"},
     "--download-progress-s": {

@@ -53,3 +53,13 @@ def resident_mb() -> float:
     except (OSError, ValueError, IndexError):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return round(peak * (1 if sys.platform == "darwin" else 1024) / 1e6, 1)
+
+
+def oom_kills() -> int | None:
+    """Return how many processes the kernel has killed for want of memory; None if it is silent."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return None
+    found = (line.split() for line in lines if line.startswith("oom_kill "))
+    return next((int(words[1]) for words in found), None)

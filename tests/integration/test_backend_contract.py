@@ -88,6 +88,50 @@ def sampled(backend: StageBackend[Any], hidden: Hidden, cache: Any, position: in
     return token
 
 
+def row_of(hidden: Hidden, i: int) -> Hidden:
+    """Cut one position out of hidden states."""
+    size = len(hidden.data) // hidden.seq_len
+    shape = (1, 1, hidden.shape[2])
+    return Hidden(hidden.data[i * size : (i + 1) * size], shape, hidden.dtype, 1, 1)
+
+
+class Walk:
+    """A request on its way through the three stages."""
+
+    def __init__(self, stages: Stages) -> None:
+        self.stages = stages
+        self.caches = [b.new_cache(1) for b in (stages.first, stages.middle, stages.last)]
+
+    def prefill(self, tokens: tuple[int, ...]) -> None:
+        """Run the tokens in one op each."""
+        hidden = enter(self.stages.first, tokens, self.caches[0], 0)
+        hidden = through(self.stages.middle, hidden, self.caches[1], 0)
+        sampled(self.stages.last, hidden, self.caches[2], 0)
+
+    def as_steps(self, tokens: tuple[int, ...], position: int) -> tuple[bytes, bytes, int]:
+        """Run the tokens in one op a stage; give both hidden states and the last choice."""
+        first, middle, last = self.stages.first, self.stages.middle, self.stages.last
+        placement = place(position, len(tokens))
+        inputs = first.embed(tokens, placement)
+        one = first.dump(first.forward_steps(inputs, self.caches[0], placement), placement)
+        outputs = middle.forward_steps(middle.load(one, None), self.caches[1], placement)
+        two = middle.dump(outputs, placement)
+        outputs = last.forward_steps(last.load(two, None), self.caches[2], placement)
+        (token,) = last.sample(outputs, GREEDY, placement.step(len(tokens) - 1)).token_ids
+        return one.data, two.data, token
+
+    def one_by_one(self, tokens: tuple[int, ...], position: int) -> tuple[bytes, bytes, int]:
+        """Run the tokens in an op each."""
+        one = two = b""
+        token = -1
+        for i, each in enumerate(tokens, position):
+            first = enter(self.stages.first, (each,), self.caches[0], i)
+            second = through(self.stages.middle, first, self.caches[1], i)
+            token = sampled(self.stages.last, second, self.caches[2], i)
+            one, two = one + first.data, two + second.data
+        return one, two, token
+
+
 class TestContract:
     """What every backend keeps."""
 
@@ -153,6 +197,31 @@ class TestContract:
         assert hidden.shape == (2, 2, first.facts.hidden_dim)
         outputs = last.forward(last.load(hidden, None), last.new_cache(2), placement)
         assert len(last.sample(outputs, GREEDY, placement).token_ids) == 2
+
+    def test_positions_as_steps_give_what_ops_of_one_position_give(self, stages: Stages) -> None:
+        assert all("as_steps" in b.facts.capabilities for b in stages.all)
+        steps, singly = (Walk(stages) for _ in range(2))
+        for walk in (steps, singly):
+            walk.prefill(TOKENS)
+        tokens = tuple(range(20, 60))
+        assert steps.as_steps(tokens, 4) == singly.one_by_one(tokens, 4)
+        assert steps.one_by_one((9,), 44) == singly.one_by_one((9,), 44)
+
+    def test_steps_from_position_0_begin_with_a_prefill_of_one(self, stages: Stages) -> None:
+        assert Walk(stages).as_steps(TOKENS, 0) == Walk(stages).one_by_one(TOKENS, 0)
+
+    def test_a_whole_model_samples_the_last_step_from_its_own_hidden_states(
+        self, stages: Stages
+    ) -> None:
+        whole = stages.whole
+        placement = place(0, 4)
+        inputs = whole.embed(TOKENS, placement)
+        outputs = whole.forward_steps(inputs, whole.new_cache(1), placement)
+        hidden = whole.dump(outputs, placement)
+        assert hidden.shape[1] == 4
+        chosen = whole.forward_steps(whole.load(hidden, None), None, placement)
+        (token,) = whole.sample(chosen, GREEDY, placement.step(3)).token_ids
+        assert token == sampled(whole, row_of(hidden, 3), None, 3)
 
     def test_a_whole_model_samples_from_its_own_hidden_states(self, stages: Stages) -> None:
         whole = stages.whole

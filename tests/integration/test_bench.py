@@ -14,6 +14,8 @@ from tools.bench.fetch_and_load import report as fetch_report
 from tools.bench.listing_hub import ListingHub, write_pages
 from tools.bench.load_speed import LoadBench
 from tools.bench.load_speed import report as load_report
+from tools.bench.replay import ReplayBench
+from tools.bench.replay import report as replay_report
 from tools.bench.rounds import in_turn
 from worker.protocol.stage import StageSlice
 
@@ -32,6 +34,12 @@ def test_load_speed_measures_each_way_in_each_round(folder: Path) -> None:
     assert {name: len(samples) for name, samples in found.items()} == dict.fromkeys(ways, 2)
     assert all(sample.elapsed_s > 0 for samples in found.values() for sample in samples)
     assert len(load_report(found, bench.size_bytes).splitlines()) == 1 + len(ways)
+
+
+def test_a_cache_is_brought_back_with_the_same_bits_each_way(folder: Path) -> None:
+    bench = ReplayBench(folder, tokens=21, threads=torch.get_num_threads())
+    found = in_turn(bench.ways(), 1)
+    assert replay_report(found, 21).splitlines()[-1] == "all give the same bits"
 
 
 def test_a_stage_that_is_the_whole_model_fetches_no_more_than_transformers(

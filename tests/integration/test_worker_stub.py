@@ -24,7 +24,8 @@ def test_the_first_line_is_the_handshake_after_a_newline() -> None:
     with stub_worker("--nonce", "n 1", stage=1) as worker:
         assert worker.read_line() == b""
         starting = json.loads(worker.read_line())
-    envelope = ("wall_ms", "uptime_ms", "python", "torch", "transformers", "host")
+    # What is the host's, beside the envelope.
+    envelope = ("wall_ms", "uptime_ms", "python", "torch", "transformers", "host", "oom_kills")
     assert without(starting, *envelope) == {
         "event": "starting",
         "protocol_version": PROTOCOL_VERSION,
@@ -54,7 +55,7 @@ def test_the_ready_line_and_its_mirror() -> None:
         "vocab_size": 32,
         "model_type": "stub",
         "quantization": "stub",
-        "capabilities": ["ping", "tokenizer"],
+        "capabilities": ["ping", "tokenizer", "as_steps"],
     }
     assert mirror["layer_range"] == "42:85"
     assert list(profile["phases_ms"]) == ["starting", "pp_worker_ready"]

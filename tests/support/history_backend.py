@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from worker.backends.base import CannotCrop, ModelFacts, OutOfDeviceMemory, Placement, Sampled
+from worker.backends.steps import one_by_one
+from worker.protocol.capabilities import Capability
 from worker.protocol.ops import Sampling
 from worker.protocol.payload import Hidden
 from worker.protocol.schema import ErrorCode, ProtocolError
@@ -61,7 +63,10 @@ class HistoryBackend:
         self._slice = own
         self._can_crop = can_crop
         self.facts = ModelFacts(
-            hidden_dim=HIDDEN_DIM, vocab_size=VOCAB_SIZE, max_context=MAX_CONTEXT
+            hidden_dim=HIDDEN_DIM,
+            vocab_size=VOCAB_SIZE,
+            max_context=MAX_CONTEXT,
+            capabilities=(Capability.AS_STEPS,),
         )
         self.keeps_caches = True
 
@@ -126,6 +131,14 @@ class HistoryBackend:
             outputs.append(hashes[placement.position :])
         cache.rows = held
         return outputs
+
+    def forward_steps(self, inputs: Rows, cache: HistoryCache | None, placement: Placement) -> Rows:
+        """Hash the rows one after the other."""
+        columns = [[[row]] for row in inputs[0]]
+        outputs = one_by_one(self.forward, columns, cache, placement)
+        if self._slice.is_last and (cache is None or not self._slice.is_first):
+            return outputs[-1]
+        return [[row for output in outputs for row in output[0]]]
 
     def dump(self, hidden: Rows, placement: Placement) -> Hidden:
         """Join the rows."""

@@ -101,6 +101,12 @@ class Placement:
     seq_len: int
     attention_mask: bytes | None = None
 
+    def step(self, i: int) -> Placement:
+        """Return where column `i` of a batch of one stands, as an op of its own."""
+        end = self.position + i + 1
+        mask = None if self.attention_mask is None else self.attention_mask[:end]
+        return Placement(end - 1, 1, 1, mask)
+
 
 class StageBackend(Protocol[A]):
     """One loaded stage. Weights and slice never change after construction."""
@@ -148,6 +154,16 @@ class StageBackend(Protocol[A]):
 
         Raises:
             OutOfDeviceMemory: the cache is as before.
+        """
+
+    def forward_steps(self, inputs: A, cache: KVCache | None, placement: Placement) -> A:
+        """Run the columns of a batch of one as `forward` would run them one after the other.
+
+        Bit for bit what `placement.seq_len` calls with `placement.step(i)` give and leave in the
+        cache. Where the result is for `sample` it is that of the last column alone.
+
+        Raises:
+            OutOfDeviceMemory: the cache is as before, as after any other failure.
         """
 
     def dump(self, hidden: A, placement: Placement) -> Hidden:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker.backends.base import KVCache, ModelFacts, Placement, Sampled
+from worker.backends.steps import one_by_one
 from worker.protocol.capabilities import Capability
 from worker.protocol.ops import Sampling
 from worker.protocol.payload import BYTES_PER_ELEMENT, Hidden
@@ -64,7 +65,7 @@ class StubBackend:
             vocab_size=VOCAB_SIZE,
             model_type="stub",
             quantization="stub",
-            capabilities=(Capability.PING, Capability.TOKENIZER),
+            capabilities=(Capability.PING, Capability.TOKENIZER, Capability.AS_STEPS),
         )
 
     @property
@@ -126,6 +127,21 @@ class StubBackend:
         else:
             seed = _hash(b"pp-stub-fr:" + _le8(placement.position) + inputs.data)
         return StubArray(_stretch(seed, placement.batch * placement.seq_len * _ROW_BYTES))
+
+    def forward_steps(
+        self, inputs: StubArray, cache: KVCache | None, placement: Placement
+    ) -> StubArray:
+        """Hash each row as an op with that row alone at its position would."""
+        data = inputs.data
+        if inputs.is_tokens:
+            pieces = data.split(b",")
+        else:
+            pieces = [data[i : i + _ROW_BYTES] for i in range(0, len(data), _ROW_BYTES)]
+        columns = [StubArray(piece, inputs.is_tokens) for piece in pieces]
+        outputs = one_by_one(self.forward, columns, cache, placement)
+        if self._slice.is_last and not inputs.is_tokens:
+            return outputs[-1]
+        return StubArray(b"".join(output.data for output in outputs))
 
     def dump(self, hidden: StubArray, placement: Placement) -> Hidden:
         """Give hidden states out, as they are."""

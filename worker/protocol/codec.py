@@ -24,6 +24,8 @@ MAX_LINE_BYTES = 256 * 1024 * 1024
 # The longest request_id, escaped, fits several times.
 _MAX_PING_BYTES = 8192
 _HIDDEN_HEAD = b'"hidden_b64":"'
+# Made once: json.dumps makes one for each call that wants other separators than its own.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 R = TypeVar("R", bound=Reply)
 
@@ -69,8 +71,8 @@ def major(version: str) -> str:
     return version.partition(".")[0]
 
 
-def decode_request(line: bytes, identity: StageIdentity) -> Request[Any]:
-    """Read one request line for the stage that `identity` describes.
+def decode_request(line: bytes, identity: StageIdentity | None) -> Request[Any]:
+    """Read one request line for the stage that `identity` describes; None is none yet.
 
     Raises:
         ProtocolError: with the request_id where it could be read.
@@ -92,7 +94,8 @@ def decode_request(line: bytes, identity: StageIdentity) -> Request[Any]:
                 ErrorCode.UNKNOWN_OP, f"unknown op {shown}; this worker knows {', '.join(OPS)}"
             )
         op = request.op
-        identity.require_role(request)
+        if identity is not None:
+            identity.require_role(request)
         return parse(request, values)
     except ProtocolError as error:
         error.request_id, error.op = request_id, op
@@ -185,7 +188,7 @@ def _event(values: dict[str, Any]) -> EventLine:
 
 
 def _dump(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return _ENCODER.encode(values).encode("ascii")
 
 
 def _line(values: dict[str, Any], message: object) -> bytes:

@@ -54,6 +54,9 @@ class Starting(Event):
     host: str = rule(TEXT, "host name")
     nonce: str | None = rule(TEXT, "what `--nonce` gave", None)
     stub: bool = rule(FLAG, "whether this is a stub worker", False)
+    oom_kills: int | None = rule(
+        NON_NEGATIVE, "processes that this host's kernel has killed for want of memory so far", None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,6 +346,9 @@ class Heartbeat(Event):
     requests_served: int = rule(NON_NEGATIVE, "ops answered so far")
     kv_bytes: int | None = rule(NON_NEGATIVE, "bytes of all KV caches", None)
     sessions: int | None = rule(NON_NEGATIVE, "KV caches held", None)
+    oom_kills: int | None = rule(
+        NON_NEGATIVE, "processes that this host's kernel has killed for want of memory so far", None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

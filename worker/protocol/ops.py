@@ -25,6 +25,7 @@ from worker.protocol.schema import (
     SHAPE,
     TEXT,
     TOKENS,
+    VARIABLES,
     one_of,
     rule,
 )
@@ -282,8 +283,9 @@ class ForwardAndSample(Sampling, _HiddenInput, Request[SampledReply]):
 
     def complaint(self) -> str | None:
         """Tell what is wrong with the fields together."""
-        if self.repetition_penalty == 1:
-            return None
+        shared = super().complaint()
+        if shared is not None or self.repetition_penalty == 1:
+            return shared
         if self.penalty_tokens is None:
             return (
                 f"'repetition_penalty' {self.repetition_penalty} needs 'penalty_tokens': send the "
@@ -349,6 +351,30 @@ class Shutdown(Request[ShutdownReply]):
     reply: ClassVar[type[Reply]] = ShutdownReply
 
 
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentReply(Reply):
+    """The variables are set; none of them is repeated."""
+
+    variables: int = rule(NON_NEGATIVE, "how many were set")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment(Request[EnvironmentReply]):
+    """Set environment variables that must stand on no command line, as a token.
+
+    Taken once, as the first line after `starting`, by a worker started with
+    `--await-environment`; nothing that reads them has been imported then.
+    """
+
+    op: ClassVar[str] = "environment"
+    roles: ClassVar[frozenset[Role]] = ANY_ROLE
+    reply: ClassVar[type[Reply]] = EnvironmentReply
+
+    variables: dict[str, str] = rule(
+        VARIABLES, "value by name; in no event, error text or log", secret=True
+    )
+
+
 OPS: dict[str, type[Request[Any]]] = {
     request.op: request
     for request in (
@@ -362,5 +388,6 @@ OPS: dict[str, type[Request[Any]]] = {
         Release,
         Ping,
         Shutdown,
+        Environment,
     )
 }

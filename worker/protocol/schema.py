@@ -12,6 +12,7 @@ from dataclasses import MISSING, dataclass
 from functools import cache
 from typing import Any, TypeVar
 
+from worker.protocol import environment
 from worker.protocol.errors import ErrorCode as ErrorCode
 from worker.protocol.errors import ProtocolError as ProtocolError
 
@@ -41,12 +42,15 @@ class Rule:
     check: Callable[[Any], str | None] = lambda value: None
 
 
-def rule(base: Rule, doc: str, default: Any = MISSING) -> Any:
-    """Declare a dataclass field that obeys `base`; without a default it is required."""
+def rule(base: Rule, doc: str, default: Any = MISSING, *, secret: bool = False) -> Any:
+    """Declare a dataclass field that obeys `base`; without a default it is required.
+
+    A secret one does not stand in the message's `repr`.
+    """
     metadata = {"rule": dataclasses.replace(base, doc=doc)}
     if default is MISSING:
-        return dataclasses.field(metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+        return dataclasses.field(metadata=metadata, repr=not secret)
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 def _is_int(value: object) -> bool:
@@ -114,6 +118,11 @@ SHAPE = Rule(
     to_json=list,
 )
 OBJECT = Rule("an object", lambda v: isinstance(v, dict))
+VARIABLES = Rule(
+    "an object of strings by the name of a variable",
+    lambda v: isinstance(v, dict) and all(isinstance(text, str) for text in v.values()),
+    check=environment.complaint,
+)
 OBJECTS = Rule(
     "a list of objects",
     lambda v: isinstance(v, list) and all(isinstance(o, dict) for o in v),
@@ -173,8 +182,15 @@ def parse(message: type[T], values: Mapping[str, Any]) -> T:
 
 def to_fields(message: Any) -> dict[str, Any]:
     """Return the message as a JSON object; fields that hold their default are left out."""
+    kind: Any = type(message)
     return {
-        field.name: known.to_json(value)
-        for field, known in rules_of(type(message))
-        if (value := getattr(message, field.name)) != field.default
+        name: to_json(value)
+        for name, default, to_json in _written(kind)
+        if (value := getattr(message, name)) is not default and value != default
     }
+
+
+@cache
+def _written(message: Any) -> tuple[tuple[str, Any, Callable[[Any], Any]], ...]:
+    """Return name, default and JSON form of each field: this runs twice for every op."""
+    return tuple((field.name, field.default, known.to_json) for field, known in rules_of(message))

@@ -8,12 +8,15 @@ from typing import Any
 import torch
 
 from worker.backends.base import KVCache, ModelFacts, Placement, Sampled
+from worker.backends.steps import all_or_nothing, one_by_one
 from worker.backends.transformers import wire
 from worker.backends.transformers.cache import RequestCache
+from worker.backends.transformers.finite import require_finite
 from worker.backends.transformers.memory_failures import memory_failures
 from worker.backends.transformers.rows import Rows
 from worker.model import sampling
 from worker.model.run import StageRunner
+from worker.model.steps import StepRunner
 from worker.model.text import TextCodec
 from worker.protocol.capabilities import Capability
 from worker.protocol.ops import Sampling
@@ -28,6 +31,7 @@ class TransformersBackend:
 
     def __init__(self, runner: StageRunner, text: TextCodec, facts: ModelFacts) -> None:
         self._runner = runner
+        self._steps = StepRunner(runner)
         self._text = text
         self._facts = facts
 
@@ -103,12 +107,37 @@ class TransformersBackend:
         # A chunk that asks for no token is looked at too: its keys and values stay.
         checked = values.amax(-1)[:, None] if wants_logits else values
         try:
-            self._require_finite(checked, mask, placement)
+            require_finite(checked, mask, placement, self._runner.stage)
         except ProtocolError:
             if cache is not None:
                 cache.crop(placement.position)
             raise
         return Rows(values, "logits" if wants_logits else "hidden")
+
+    def forward_steps(self, inputs: Rows, cache: KVCache | None, placement: Placement) -> Rows:
+        """Run the columns as `forward` would one after the other, in packs where that is exact."""
+        total = placement.seq_len
+        for_sample = self._runner.stage.is_last and inputs.kind == "hidden"
+        if for_sample and self._runner.stage.is_whole:
+            return inputs.columns(total - 1, total)
+        if not isinstance(cache, RequestCache) or self._mask(placement) is not None:
+            columns = [inputs.columns(i, i + 1) for i in range(total)]
+            outputs = one_by_one(self.forward, columns, cache, placement)
+            return outputs[-1] if for_sample else Rows.joined(outputs)
+        with all_or_nothing(cache, placement):
+            # what is for `sample` needs the head for the last column alone, as an op of its own
+            packed = inputs.columns(0, total - 1) if for_sample else inputs
+            hidden = self._hidden_steps(packed, cache, placement) if packed.count else packed
+            if not for_sample:
+                return hidden
+            last = inputs.columns(total - 1, total)
+            return self.forward(last, cache, placement.step(total - 1))
+
+    def _hidden_steps(self, inputs: Rows, cache: RequestCache, placement: Placement) -> Rows:
+        with memory_failures():
+            values = self._steps.forward(inputs.values, cache.cache, tokens=inputs.tokens)
+        require_finite(values, None, placement, self._runner.stage)
+        return Rows(values, "hidden")
 
     def dump(self, hidden: Rows, placement: Placement) -> Hidden:
         """Give hidden states out to the wire."""
@@ -164,25 +193,6 @@ class TransformersBackend:
                 "its sequences as requests of their own",
             )
         return mask
-
-    def _require_finite(
-        self, values: torch.Tensor, mask: torch.Tensor | None, placement: Placement
-    ) -> None:
-        """Find broken numbers where they arise, not as odd text after the last stage."""
-        if bool(torch.isfinite(values).all()):
-            return
-        if mask is not None:
-            # rows of padding attend to nothing, and may hold anything
-            values = values[mask[:, -values.shape[1] :].bool().to(values.device)]
-        bad = int(values.numel() - torch.isfinite(values).sum())
-        if bad:
-            raise ProtocolError(
-                ErrorCode.INTERNAL,
-                f"layers {self._runner.stage} gave {bad} values of {values.numel()} that are nan "
-                f"or inf at positions {placement.position}:"
-                f"{placement.position + placement.seq_len}; check the stages before this one and "
-                "the model's files, or run it at --quantization bfloat16",
-            )
 
 
 def _ids(tokens: Sequence[int], batch: int) -> torch.Tensor:

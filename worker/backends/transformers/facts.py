@@ -45,7 +45,7 @@ def model_facts(
 
 def _capabilities(loaded: LoadedStage, runner: StageRunner, text: TextCodec) -> tuple[str, ...]:
     """Name the optional parts of the protocol that this stage speaks."""
-    names = [Capability.PING]
+    names = [Capability.PING, Capability.AS_STEPS]
     if loaded.stage.is_last:
         names += [Capability.SAMPLING, Capability.LOGPROBS, Capability.CHUNKED_PREFILL]
     if text.tokenizer is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,3 +22,18 @@ class Rows:
     values: torch.Tensor
     kind: Literal["ids", "hidden", "logits"]
     tokens: torch.Tensor | None = None
+
+    @property
+    def count(self) -> int:
+        """Columns: positions of each sequence."""
+        return int(self.values.shape[1])
+
+    def columns(self, start: int, end: int) -> Rows:
+        """Return the columns `start:end` of ids or hidden states."""
+        tokens = None if self.tokens is None else self.tokens[:, start:end]
+        return Rows(self.values[:, start:end], self.kind, tokens)
+
+    @staticmethod
+    def joined(pieces: Sequence[Rows]) -> Rows:
+        """Put hidden states side by side."""
+        return Rows(torch.cat([piece.values for piece in pieces], 1), pieces[0].kind)
