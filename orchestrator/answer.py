@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.bundle.records import RecoveryRecord
 from orchestrator.generate import Finish, TokenOutput
+from orchestrator.pipeline import Pipeline
 from orchestrator.trouble import Trouble
 from worker.protocol.ready import Ready
+from worker.protocol.schema import to_fields
 
 
 @dataclass(slots=True)
@@ -23,6 +26,8 @@ class Answer:
         ready: ready line of each stage, once they serve.
         bundle: where the bundle is, if there is one.
         seed: of the draws; None where decoding is greedy.
+        recoveries: attempts to bring a lost stage back.
+        history_bytes: the most hidden states that were kept for that.
     """
 
     pieces: list[str] = field(default_factory=list)
@@ -35,12 +40,20 @@ class Answer:
     bundle: Path | None = None
     seed: int | None = None
     notes: list[str] = field(default_factory=list)
+    recoveries: tuple[RecoveryRecord, ...] = ()
+    history_bytes: int = 0
     _begun_s: float = field(default_factory=time.perf_counter)
 
     def started(self, hosts: tuple[str, ...], ready: tuple[Ready, ...]) -> None:
         """Note that all stages serve."""
         self.hosts, self.ready = hosts, ready
         self.start_ms = (time.perf_counter() - self._begun_s) * 1e3
+
+    def ended(self, pipeline: Pipeline) -> None:
+        """Note what became of the stages."""
+        self.hosts, self.ready = pipeline.hosts, pipeline.ready
+        self.recoveries = tuple(pipeline.recoveries)
+        self.history_bytes = pipeline.peak_history_bytes
 
     def take(self, output: TokenOutput) -> None:
         """Add a token."""
@@ -73,6 +86,8 @@ class Answer:
                 for index, (host, ready) in enumerate(zip(self.hosts, self.ready, strict=True))
             ],
             "notes": self.notes,
+            "recoveries": [to_fields(record) for record in self.recoveries],
+            "history_bytes": self.history_bytes,
         }
         return result if trouble is None else {**result, "error": trouble.fields()}
 
@@ -88,6 +103,9 @@ class Answer:
             parts.append(f"first token after {timings.ttft_ms / 1e3:.2f} s")
         if timings and timings.tokens_per_s is not None:
             parts.append(f"{timings.tokens_per_s:.1f} tokens/s")
+        restarts = sum(record.ok for record in self.recoveries)
+        if restarts:
+            parts.append("1 restart" if restarts == 1 else f"{restarts} restarts")
         if self.finish:
             parts.append(f"finish: {self.finish.reason}")
         if self.bundle is not None:

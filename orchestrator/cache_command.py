@@ -18,6 +18,8 @@ from orchestrator.plan_options import (
 )
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from orchestrator.setting import Setting
     from orchestrator.specs import StageSpec
 
@@ -106,16 +108,16 @@ def main(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
             f"{commit or repr(commit)} is no commit (4 to 40 hexadecimal digits); "
             "`orchestrator cache ls` shows them"
         )
-    return finish(lambda: _cache(options), as_json=options.json)
+    return finish(lambda hold: _cache(options, hold), as_json=options.json)
 
 
-async def _cache(options: CacheOptions) -> int:
+async def _cache(options: CacheOptions, hold: ExitStack) -> int:
     from orchestrator.cache_report import report
     from orchestrator.config import surroundings
     from orchestrator.errand_run import run_errands
     from orchestrator.setting import reach_setting
 
-    setting = reach_setting(options, surroundings())
+    setting = reach_setting(options, surroundings(), hold)
     worker = replace(
         setting.worker,
         only=options.errand,

@@ -15,9 +15,12 @@ from orchestrator.failures import (
     SpawnFailed,
     StageFailure,
 )
-from orchestrator.ssh_causes import ssh_cause
+from orchestrator.oom import oom_evidence
+from orchestrator.slurm.causes import slurm_cause
+from orchestrator.ssh_causes import is_dropped, ssh_cause
+from orchestrator.start_causes import Silent, lost_stdin, why_silent
 from orchestrator.transport.base import ExitStatus
-from orchestrator.transport.ssh import SSH_FAILED
+from orchestrator.transport.ssh import SSH_FAILED, SshTarget
 from worker.protocol.events import (
     Event,
     Exiting,
@@ -26,6 +29,7 @@ from worker.protocol.events import (
     ModelLoaded,
     ModelLoadFailed,
     SignalReceived,
+    Starting,
     UncaughtException,
 )
 from worker.protocol.exits import ExitCode
@@ -60,6 +64,8 @@ class Ending:
         stderr_lines: last lines of stderr, newest last.
         noise: lines of stdout before its first protocol line.
         errand: what it was started for, where that was not to serve.
+        ssh: where it was logged in.
+        python: the interpreter that was asked for, or None.
     """
 
     scene: Scene
@@ -69,6 +75,8 @@ class Ending:
     stderr_lines: Sequence[str] = ()
     noise: Sequence[str] = ()
     errand: ErrandKind | None = None
+    ssh: SshTarget | None = None
+    python: str | None = None
 
     @property
     def status(self) -> ExitStatus:
@@ -90,7 +98,7 @@ class Ending:
         """The last line that may say why: of stderr, else of stdout before hello."""
         for lines in (self.stderr_lines, self.noise):
             for line in reversed(lines):
-                if line.strip():
+                if line.strip() and not line.startswith("kernel: "):
                     return line.strip()[:300]
         return ""
 
@@ -99,14 +107,20 @@ def why_ended(ending: Ending) -> StageFailure:
     """Return the failure that explains the end of a process; the surest evidence first."""
     failed = ending.last(ModelLoadFailed)
     if failed is not None:
-        return NotReady(ending.scene, f"cannot {ending.duty}: {failed.error}", _load_code(ending))
+        return _load_failed(ending, failed)
     if ending.transport == "ssh" and ending.status.code == SSH_FAILED:
-        return HostUnreachable(ending.scene, ssh_cause(ending.stderr_lines, ending.said_hello))
+        found = ssh_cause(ending.stderr_lines, ending.said_hello, ending.ssh)
+        return HostUnreachable(ending.scene, found.text, may_pass=found.may_pass)
     if ending.transport == "ssh" and ending.status.code is None:
         # The remote shell reports a signal of the worker as a code; this one hit the client here.
         return HostUnreachable(
             ending.scene, f"lost its SSH connection: the ssh client here got {ending.status.signal}"
         )
+    # A worker that runs under srun is ended by Slurm for reasons that only Slurm knows.
+    slurm = slurm_cause(ending.stderr_lines) if ending.transport == "command" else None
+    if slurm is not None:
+        kind = Crashed if ending.said_hello else SpawnFailed
+        return kind(ending.scene, slurm.text, may_pass=slurm.may_pass)
     if not ending.said_hello:
         return _never_spoke(ending)
     crash = ending.last(UncaughtException)
@@ -121,6 +135,18 @@ def why_ended(ending: Ending) -> StageFailure:
     return _exited(ending)
 
 
+def _load_failed(ending: Ending, failed: ModelLoadFailed) -> StageFailure:
+    code = _load_code(ending)
+    cause = f"cannot {ending.duty}: {failed.error}"
+    if failed.error_type == "ModuleNotFoundError":
+        where = f" for {ending.python}" if ending.python is not None else ""
+        cause += (
+            f"; run 'orchestrator setup' for that host, install it there{where}, or give python= "
+            "of an environment that has it"
+        )
+    return NotReady(ending.scene, cause, code)
+
+
 def _load_code(ending: Ending) -> ExitCode:
     exiting = ending.last(Exiting)
     code = exiting.code if exiting is not None else ending.status.code
@@ -128,30 +154,23 @@ def _load_code(ending: Ending) -> ExitCode:
     return ExitCode(code) if code in known else ExitCode.LOAD_FAILED
 
 
+def is_dropped_login(ending: Ending) -> bool:
+    """Tell whether the server let a login drop that may go well when it is tried again."""
+    is_login = ending.transport == "ssh" and not ending.said_hello
+    return is_login and ending.status.code == SSH_FAILED and is_dropped(ending.stderr_lines)
+
+
 def _never_spoke(ending: Ending) -> StageFailure:
-    scene, status, words = ending.scene, ending.status, ending.last_words
-    stderr = "\n".join(ending.stderr_lines)
-    said = f": {words}" if words else " and no message"
-    if "No module named worker" in stderr or "No module named 'worker'" in stderr:
-        return SpawnFailed(
-            scene,
-            "has no stageline for that python; install it there or give python= or "
-            "env.PYTHONPATH= for that host",
+    return why_silent(
+        Silent(
+            ending.scene,
+            ending.transport,
+            ending.stderr_lines,
+            ending.noise,
+            ending.last_words,
+            ending.ssh,
+            ending.python,
         )
-    if "unknown option -P" in stderr.lower() or "unknown option: -p" in stderr.lower():
-        return SpawnFailed(scene, "has a python older than 3.11; give python= for that host")
-    if status.code == 127:
-        return SpawnFailed(
-            scene, f"did not find the program to run{said}; give an absolute python= path"
-        )
-    if status.code == 126:
-        return SpawnFailed(scene, f"may not run the program{said}; check its permissions")
-    if status.signal is not None:
-        return SpawnFailed(scene, f"was ended by {status.signal} before its first line{said}")
-    if status.code == ExitCode.USAGE:
-        return NotReady(scene, f"refused its configuration{said}", ExitCode.USAGE)
-    return SpawnFailed(
-        scene, f"ended with {status} before its first line{said}; start the worker there by hand"
     )
 
 
@@ -174,9 +193,16 @@ def _killed(ending: Ending) -> StageFailure:
 
 def memory_evidence(ending: Ending) -> str | None:
     """Return what points to memory as the reason of a SIGKILL, or None."""
+    hello, beat = ending.last(Starting), ending.last(Heartbeat)
+    counts = [event.oom_kills for event in (beat, hello) if event is not None]
+    kills_before = next((count for count in counts if count is not None), None)
+    by_kernel = oom_evidence(ending.stderr_lines, hello.pid if hello else None, kills_before)
+    if by_kernel is not None:
+        return by_kernel[1]
     for line in reversed(ending.stderr_lines):
-        # A shell's own "Killed" says no more than the signal does.
-        if any(word in line.lower() for word in _MEMORY_WORDS):
+        # A shell's own "Killed" says no more than the signal does, and the kernel's log of another
+        # process nothing.
+        if any(word in line.lower() for word in _MEMORY_WORDS) and "illed process" not in line:
             return f"its stderr says '{line.strip()[:200]}'"
     check = ending.last(MemoryCheck)
     if check is None or check.free_bytes == 0:
@@ -200,6 +226,9 @@ def _exited(ending: Ending) -> StageFailure:
     reason = f" ({exiting.reason})" if exiting is not None else ""
     if status.code == 0 and ending.errand is not None:
         return Crashed(scene, f"ended before it was done{reason}; look at its stderr")
+    no_stdin = lost_stdin(ending.transport, exiting.reason if exiting is not None else "")
+    if status.code in (0, ExitCode.PEER_GONE) and no_stdin is not None:
+        return Crashed(scene, no_stdin, may_pass=scene.phase != "loading")
     if status.code == 0:
         return Crashed(
             scene, f"ended by itself while {scene.phase}{reason}, though nobody had asked it to"

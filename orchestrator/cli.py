@@ -1,4 +1,4 @@
-"""The command line: `orchestrator run`, `plan`, `fetch`, `cache` and `bundle`."""
+"""The command line: `orchestrator run`, `plan`, `doctor`, `setup`, `fetch`, `cache`, `bundle`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from orchestrator import __version__, cache_command, fetch_command, plan_command
 from orchestrator.bundle import command as bundle_command
 from orchestrator.bundle.location import default_folder
 from orchestrator.config import surroundings
+from orchestrator.doctor import command as doctor_command
 from orchestrator.run_options import add_options, read_options
+from orchestrator.setup import command as setup_command
 from worker.protocol.exits import ExitCode
 
 _DESCRIPTION = "Split one language model over several hosts and stream exactly the text it gives."
 _RUN = """\
 Start one worker for each stage, answer one prompt, end the workers.
 stdout gets the text and nothing else; everything else goes to stderr."""
-_RUN_USAGE = "%(prog)s (--hosts FILE | --local N) --model-id ID [--prompt TEXT] [options]"
+_RUN_USAGE = "%(prog)s (--hosts FILE | --local N | --slurm) --model-id ID [--prompt TEXT] [options]"
 _EXITS = "exit codes:\n" + "\n".join(
     textwrap.fill(f"  {code.value:>3}  {code.meaning}", 92, subsequent_indent=" " * 7)
     for code in ExitCode
@@ -59,7 +61,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         allow_abbrev=False,
     )
     add_options(run)
-    for command in (plan_command, fetch_command, cache_command):
+    for command in (plan_command, fetch_command, cache_command, doctor_command, setup_command):
         command.add_parser(subcommands, _EXITS)
     bundle_command.add_parser(subcommands, default_folder(surroundings().state_dir))
     return parser, run

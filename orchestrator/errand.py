@@ -8,6 +8,7 @@ from orchestrator.bundle.records import NoRecorder, Recorder
 from orchestrator.failures import StageFailure
 from orchestrator.specs import StageSpec
 from orchestrator.stage import StageClient, StageStatus
+from orchestrator.stage.gate import StartGate
 from orchestrator.stage.together import at_once, close_all
 from orchestrator.timeouts import Timeouts
 from worker.protocol.events import Event
@@ -33,6 +34,7 @@ class Errands:
     ) -> None:
         assert all(spec.options.only is not None for spec in specs), "a spec without an errand"
         self._failures: list[StageFailure] = []
+        gate = StartGate()
         self._events: list[list[Event]] = [[] for _ in specs]
         self._workers = [
             StageClient(
@@ -42,6 +44,7 @@ class Errands:
                 on_status=on_status,
                 on_failure=self._failures.append,
                 on_event=events.append,
+                gate=gate,
             )
             for spec, events in zip(specs, self._events, strict=True)
         ]

@@ -16,6 +16,8 @@ from orchestrator.plan_options import PlanOptions, add_plan_options, options_fro
 from worker.protocol.exits import ExitCode
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from orchestrator.specs import StageSpec
 
     SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 _ABOUT = """\
 Plan as `run` does and bring the weights of each stage to its host, so that the next run fetches
 nothing. What was interrupted goes on where it stopped."""
-_USAGE = "%(prog)s (--hosts FILE | --local N) --model-id ID [options]"
+_USAGE = "%(prog)s (--hosts FILE | --local N | --slurm) --model-id ID [options]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,10 @@ def main(parsed: argparse.Namespace) -> int:
     from orchestrator.command import finish
 
     options = options_from(PlanOptions, parsed)
-    return finish(lambda: _fetch(options), as_json=options.json)
+    return finish(lambda hold: _fetch(options, hold), as_json=options.json)
 
 
-async def _fetch(options: PlanOptions) -> int:
+async def _fetch(options: PlanOptions, hold: ExitStack) -> int:
     from orchestrator.command import put
     from orchestrator.config import surroundings
     from orchestrator.errand_run import run_errands
@@ -91,7 +93,7 @@ async def _fetch(options: PlanOptions) -> int:
     from orchestrator.setting import plan_setting
     from orchestrator.stderr import is_watched, say
 
-    setting = plan_setting(options, surroundings(), is_watched=is_watched())
+    setting = plan_setting(options, surroundings(), hold, is_watched=is_watched())
     plan = await settle(setting)
     for note in plan.notes:
         say(f"note: {note}")

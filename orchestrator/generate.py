@@ -80,7 +80,7 @@ async def generate(
         meter.finish_reason = "error"
         raise
     finally:
-        recorder.request(meter.record(request))
+        recorder.request(meter.record(request, pipeline.history_bytes(request.request_id)))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RELEASE_S):
                 await pipeline.release(request.request_id)

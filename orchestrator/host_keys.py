@@ -9,6 +9,7 @@ from typing import Any
 from worker.protocol.sizes import parse_bytes
 
 QUANTIZATIONS = ("bfloat16", "int8", "nf4")
+CODES = ("shipped", "installed")
 MAX_SLOTS = 1024
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?", re.ASCII)
@@ -43,6 +44,15 @@ def _quantization(text: str) -> str:
     return text
 
 
+def _code(text: str) -> str:
+    if text not in CODES:
+        raise ValueError(
+            f"code={text} must be shipped (the worker's code is sent there) or installed (what "
+            "python= has installed is run)"
+        )
+    return text
+
+
 def _memory(text: str) -> int:
     if re.fullmatch(r"[0-9.]+\s*", text):
         raise ValueError(f"memory={text} has no unit; write for example memory=20GiB")
@@ -57,6 +67,7 @@ KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "slots": ("slots", _slots),
     "layers": ("layers", _layers),
     "python": ("python", str),
+    "code": ("code", _code),
     "device": ("device", read_device),
     "quantization": ("quantization", _quantization),
     "memory": ("memory_bytes", _memory),

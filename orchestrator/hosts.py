@@ -7,7 +7,7 @@ import re
 import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from orchestrator.address import Address, parse_address
 from orchestrator.host_keys import KEYS
@@ -33,7 +33,9 @@ class HostEntry:
         command: a launcher that gives stdin and stdout, split as a shell would; or None.
         spare: kept aside, no stage is planned on it.
         layers: half-open range of layers that this slot must hold, or None.
+        code: whether the worker's code is sent there, or what is installed there is run.
         text: the line itself, for the bundle.
+        name: what messages call the place, where its command would say too little.
     """
 
     line: int
@@ -43,11 +45,13 @@ class HostEntry:
     slots: int = 1
     layers: tuple[int, int] | None = None
     python: str | None = None
+    code: Literal["shipped", "installed"] = "shipped"
     device: str | None = None
     quantization: str | None = None
     memory_bytes: int | None = None
     env: tuple[tuple[str, str], ...] = ()
     text: str = field(default="", compare=False)
+    name: str | None = None
 
     @property
     def is_local(self) -> bool:
@@ -57,7 +61,7 @@ class HostEntry:
     @property
     def label(self) -> str:
         """Name of the place in messages."""
-        return self.command or str(self.address or "local")
+        return self.name or self.command or str(self.address or "local")
 
 
 def read_hosts(path: Path) -> list[HostEntry]:
@@ -161,6 +165,8 @@ def _checked(entry: HostEntry) -> HostEntry:
         )
     if entry.layers and entry.spare:
         raise ValueError("a spare host has no layers of its own; leave layers= out")
+    if entry.is_local and entry.code == "installed":
+        raise ValueError("code= is for workers elsewhere; one here runs the code of this program")
     return entry
 
 

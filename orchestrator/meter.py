@@ -55,8 +55,8 @@ class Meter:
             duration_ms=(self._newest_s - self._start_s) * 1e3,
         )
 
-    def record(self, request: GenerationRequest) -> RequestRecord:
-        """Return what the bundle keeps."""
+    def record(self, request: GenerationRequest, history_bytes: int) -> RequestRecord:
+        """Return what the bundle keeps; `history_bytes` were kept for recovery."""
         timings = self.timings()
         return RequestRecord(
             rid=request.request_id,
@@ -67,5 +67,6 @@ class Meter:
             ttft_ms=timings.ttft_ms,
             duration_ms=(time.perf_counter() - self._start_s) * 1e3,
             decode_tokens_per_s=timings.tokens_per_s,
+            history_bytes=history_bytes,
             options=request.options(),
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from orchestrator.host_keys import MAX_SLOTS, read_device
 from worker.protocol import schema
+from worker.protocol.environment import why_not_given
 
 MAX_CONNECTIONS = 64
 
@@ -71,10 +72,26 @@ def words(text: str) -> str:
     return text
 
 
+def salloc_options(text: str) -> str:
+    """Read options of salloc; returned as they are."""
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be split into words: {error}") from None
+    return text
+
+
 def folder(text: str) -> str:
     """Read a folder on another host, or here."""
     if not text:
         raise argparse.ArgumentTypeError("is empty; give a folder")
+    return text
+
+
+def variable(text: str) -> str:
+    """Read the name of a variable that a worker can be given."""
+    if (why := why_not_given(text)) is not None:
+        raise argparse.ArgumentTypeError(f"{why}; give it as env.{text}= in the hosts file")
     return text
 
 

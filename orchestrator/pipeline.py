@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from orchestrator.bundle.records import NoRecorder, Recorder
+from orchestrator.bundle.records import NoRecorder, Recorder, RecoveryRecord
+from orchestrator.chunk import Chunk
 from orchestrator.failures import OpRejected, StageFailure
 from orchestrator.pipeline_facts import PipelineFacts, facts_of
+from orchestrator.recovery.crew import Crew
+from orchestrator.recovery.policy import NO_RECOVERY, RecoveryPolicy
+from orchestrator.recovery.replay import Replay
+from orchestrator.recovery.seat import Seat
+from orchestrator.recovery.spares import SpareSlot
 from orchestrator.specs import StageSpec
 from orchestrator.stage import StageClient, StageStatus
-from orchestrator.stage.together import at_once, close_all
+from orchestrator.stage.together import at_once
 from orchestrator.timeouts import Timeouts
 from worker.protocol.ops import (
-    DecodeStep,
     Detokenize,
-    EmbedAndForward,
-    ForwardAndSample,
-    ForwardRange,
     HiddenReply,
     Release,
     Reply,
@@ -30,25 +33,25 @@ from worker.protocol.ops import (
     Sampling,
     Tokenize,
 )
-from worker.protocol.schema import rules_of
+from worker.protocol.ready import Ready
 
 R = TypeVar("R", bound=Reply)
 
-_SAMPLING_FIELDS = tuple(field.name for field, _ in rules_of(Sampling))
-
 
 class Pipeline:
-    """Ordered stages; use `async with await Pipeline.start(…)`, or owe it an `aclose`."""
+    """Ordered stages; use `async with await Pipeline.start(…)`, or owe it an `aclose`.
 
-    def __init__(
-        self,
-        stages: Sequence[StageClient],
-        facts: PipelineFacts,
-        failures: Sequence[StageFailure],
-    ) -> None:
-        self.stages = tuple(stages)
-        self.facts = facts
-        self._failures = failures
+    A lost stage is started again and sent what it was sent before, as the policy allows; the ops
+    that wait for it notice nothing but the time.
+    """
+
+    def __init__(self, specs: Sequence[StageSpec], crew: Crew) -> None:
+        self._crew = crew
+        self._facts: PipelineFacts | None = None
+        self._freeing: set[asyncio.Task[None]] = set()
+        self._seats = tuple(
+            Seat(spec, crew, self._replay_of(index, len(specs))) for index, spec in enumerate(specs)
+        )
 
     @staticmethod
     async def start(
@@ -57,45 +60,84 @@ class Pipeline:
         recorder: Recorder | None = None,
         timeouts: Timeouts | None = None,
         on_status: Callable[[StageStatus], None] = lambda status: None,
+        policy: RecoveryPolicy = NO_RECOVERY,
+        spares: Sequence[SpareSlot] = (),
+        on_notice: Callable[[str], None] = lambda text: None,
     ) -> Pipeline:
         """Start every stage at once and wait until all serve.
+
+        Args:
+            specs: what to start.
+            recorder: takes every fact.
+            timeouts: every deadline.
+            on_status: told of each stage's phases and events until all serve.
+            policy: how hard to try to bring a lost stage back; also while they start.
+            spares: where a stage may go when its host is lost.
+            on_notice: takes a line for the user for each lost stage and each that is back.
 
         Raises:
             StageFailure: the first that was noticed; the other stages have been ended.
             PipelineMismatch: they do not make one model; all have been ended.
         """
-        stages: list[StageClient] = []
-        failures: list[StageFailure] = []
-
-        def failed(failure: StageFailure) -> None:
-            failures.append(failure)
-            for stage in stages:
-                stage.abort(failures[0])
-
-        for spec in specs:
-            stages.append(
-                StageClient(
-                    spec,
-                    recorder=recorder or NoRecorder(),
-                    timeouts=timeouts or Timeouts(),
-                    on_status=on_status,
-                    on_failure=failed,
-                )
-            )
+        crew = Crew(
+            len(specs),
+            recorder=recorder or NoRecorder(),
+            timeouts=timeouts or Timeouts(),
+            on_status=on_status,
+            policy=policy,
+            spares=spares,
+            on_notice=on_notice,
+        )
+        pipeline = Pipeline(specs, crew)
         try:
-            ready = await at_once(stage.start() for stage in stages)
-            return Pipeline(stages, facts_of(specs, ready), failures)
-        except StageFailure:
-            await close_all(stages)
-            raise failures[0] from None
+            await pipeline._open()
+        except StageFailure as failure:
+            await pipeline.aclose()
+            raise (pipeline.failure or failure) from None
         except BaseException:
-            await close_all(stages)
+            await pipeline.aclose()
             raise
+        return pipeline
+
+    @property
+    def facts(self) -> PipelineFacts:
+        """What the stages together are, as they were when all served first."""
+        assert self._facts is not None, "a pipeline that is not started has no facts"
+        return self._facts
+
+    @property
+    def stages(self) -> tuple[StageClient, ...]:
+        """The newest stage of each place."""
+        return tuple(seat.client for seat in self._seats)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The label of each stage's host, as it is now."""
+        return tuple(seat.spec.host for seat in self._seats)
+
+    @property
+    def ready(self) -> tuple[Ready, ...]:
+        """The newest ready line of each stage."""
+        return tuple(seat.ready for seat in self._seats if seat.ready is not None)
 
     @property
     def failure(self) -> StageFailure | None:
-        """The first failure of any stage: the cause of those after it."""
-        return self._failures[0] if self._failures else None
+        """The first failure of any stage that is not recovered: the cause of those after it."""
+        return self._crew.failures[0] if self._crew.failures else None
+
+    @property
+    def recoveries(self) -> Sequence[RecoveryRecord]:
+        """Every attempt to bring a stage back, in the order of their ends."""
+        return self._crew.recoveries
+
+    @property
+    def peak_history_bytes(self) -> int:
+        """The most hidden states that were ever held for replay."""
+        return self._crew.history.peak_bytes
+
+    def history_bytes(self, rid: RequestId) -> int:
+        """Return the hidden states that are held of a request for replay."""
+        return self._crew.history.bytes_of(rid)
 
     async def tokenize(
         self,
@@ -106,7 +148,7 @@ class Pipeline:
         """Return the token ids of a prompt, or of messages through the chat template.
 
         Raises:
-            OpRejected, StageFailure: see `StageClient.call`.
+            OpRejected, StageFailure, ConnectionError: see `Seat.ask`.
         """
         request = Tokenize(
             request_id=rid,
@@ -119,7 +161,7 @@ class Pipeline:
         """Return the text of token ids.
 
         Raises:
-            OpRejected, StageFailure: see `StageClient.call`.
+            OpRejected, StageFailure, ConnectionError: see `Seat.ask`.
         """
         reply = await self._ask(-1, Detokenize(request_id=rid, tokens=tuple(tokens)))
         return reply.text
@@ -136,58 +178,43 @@ class Pipeline:
         """Run tokens through every stage.
 
         Args:
-            rid: names the KV cache on each stage.
+            rid: names the KV cache on each stage; what was sent is kept until its `release`.
             tokens: ids of consecutive tokens; one at position > 0 is a decode step.
             position: absolute index of the first.
             sampling: how to choose the next token; None chooses none (a prefill chunk).
             timeout_s: for each stage's op.
 
         Raises:
-            OpRejected, StageFailure: see `StageClient.call`.
+            OpRejected, StageFailure, ConnectionError: see `Seat.ask`.
         """
-        first = (
-            DecodeStep(request_id=rid, token_id=tokens[0], position=position)
-            if len(tokens) == 1 and position > 0
-            else EmbedAndForward(request_id=rid, tokens=tuple(tokens), position=position)
-        )
-        hidden: HiddenReply = await self._ask(0, first, timeout_s)
-        onward: dict[str, Any] = {"request_id": rid, "position": position}
-        if self.facts.needs_tokens:
-            onward["tokens"] = tuple(tokens)
-        for index in range(1, len(self.stages) - 1):
-            request = ForwardRange(**onward, **_carried(hidden))
-            hidden = await self._ask(index, request, timeout_s)
-        chosen = (
-            {"sample": False}
-            if sampling is None
-            else {name: getattr(sampling, name) for name in _SAMPLING_FIELDS}
-        )
-        last = ForwardAndSample(**onward, **chosen, **_carried(hidden))
-        return await self._ask(-1, last, timeout_s)
+        chunk = Chunk(tuple(tokens), position)
+        last = len(self._seats) - 1
+        hidden = await self._through(rid, chunk, max(last, 1), timeout_s)
+        request = chunk.last_op(rid, hidden, sampling, with_tokens=self.facts.needs_tokens)
+        reply = await self._ask(last, request, timeout_s)
+        if last > 0:  # A stage that is the whole model keeps its cache in the first op.
+            self._crew.history.add(last, rid, chunk, hidden)
+        return reply
 
     async def release(self, rid: RequestId) -> None:
-        """Free the request's KV cache on every stage that lives."""
-
-        async def one(stage: StageClient) -> None:
-            # A lost stage has no cache any more, and a refusal changes nothing for the caller.
-            with contextlib.suppress(StageFailure, OpRejected, ConnectionError):
-                await stage.call(Release(request_id=rid))
-
-        await asyncio.gather(*(one(stage) for stage in self.stages))
-
-    async def _ask(self, index: int, request: Request[R], timeout_s: float | None = None) -> R:
-        if self.failure is not None:
-            raise self.failure  # not the symptom that this stage may show by now
-        return await self.stages[index].call(request, timeout_s)
+        """Free the request's KV cache on every stage that lives, and forget what was sent."""
+        self._crew.history.forget(rid)
+        await self._free(rid, len(self._seats))
 
     def kill(self) -> None:
         """Send SIGKILL to every stage now; `aclose` is still owed."""
-        for stage in self.stages:
-            stage.kill()
+        self._crew.kill()
 
     async def aclose(self) -> None:
         """End every stage, all at once, each by its ladder; safe to call again."""
-        await close_all(self.stages)
+        left = [task for seat in self._seats if (task := seat.end()) is not None]
+        for task in self._freeing:
+            task.cancel()
+        try:
+            if left or self._freeing:
+                await asyncio.wait({*left, *self._freeing})
+        finally:
+            await self._crew.aclose()
 
     async def __aenter__(self) -> Pipeline:
         return self
@@ -200,12 +227,52 @@ class Pipeline:
     ) -> None:
         await self.aclose()
 
+    async def _open(self) -> None:
+        await at_once(seat.open() for seat in self._seats)
+        self._facts = facts_of([seat.spec for seat in self._seats], self.ready)
+        self._crew.all_serve()
 
-def _carried(hidden: HiddenReply) -> dict[str, Any]:
-    """Return the reply's fields for the next request; the base64 text goes on as it is."""
-    return {
-        "seq_len": hidden.seq_len,
-        "hidden_shape": hidden.hidden_shape,
-        "hidden_dtype": hidden.hidden_dtype,
-        "hidden_b64": hidden.hidden_b64,
-    }
+    async def _ask(self, index: int, request: Request[R], timeout_s: float | None = None) -> R:
+        if self.failure is not None:
+            raise self.failure  # not the symptom that this stage may show by now
+        return await self._seats[index].ask(request, timeout_s)
+
+    async def _through(
+        self, rid: RequestId, chunk: Chunk, end: int, timeout_s: float | None = None
+    ) -> HiddenReply:
+        """Run a chunk through the stages `0:end` and return what comes out."""
+        hidden = await self._ask(0, chunk.first_op(rid), timeout_s)
+        self._crew.history.add(0, rid, chunk, None)
+        with_tokens = self.facts.needs_tokens
+        for index in range(1, end):
+            request = chunk.middle_op(rid, hidden, with_tokens=with_tokens)
+            given, hidden = hidden, await self._ask(index, request, timeout_s)
+            self._crew.history.add(index, rid, chunk, given)
+        return hidden
+
+    async def _free(self, rid: RequestId, end: int) -> None:
+        """Free a KV cache on the stages `0:end` that serve."""
+
+        async def one(seat: Seat) -> None:
+            # A lost stage has no cache any more, and a refusal changes nothing for the caller.
+            with contextlib.suppress(StageFailure, OpRejected, ConnectionError):
+                await seat.client.call(Release(request_id=rid))
+
+        await asyncio.gather(*(one(seat) for seat in self._seats[:end] if seat.is_serving))
+
+    def _free_replayed(self, rid: RequestId, *, end: int) -> None:
+        """Forget a replay's own request and have its caches freed, in a task of the pipeline."""
+        self._crew.history.forget(rid)
+        task = asyncio.create_task(self._free(rid, end))
+        self._freeing.add(task)
+        task.add_done_callback(self._freeing.discard)
+
+    def _replay_of(self, index: int, num_stages: int) -> Replay:
+        return Replay(
+            index,
+            num_stages,
+            self._crew.history,
+            through=self._through,
+            release=partial(self._free_replayed, end=index),
+            facts=lambda: self.facts,
+        )

@@ -9,7 +9,7 @@ from orchestrator.bundle.records import Recorder
 from orchestrator.errand_run import run_errands
 from orchestrator.layer_plan import PlanError, Wish, plan_layers
 from orchestrator.placement import Slot, place
-from orchestrator.plan import Plan, crowded_notes, make_plan, slots_of, spare_notes
+from orchestrator.plan import Plan, crowded_notes, make_plan, slots_of, spare_notes, spare_slots
 from orchestrator.setting import Setting
 from orchestrator.stage_specs import Place, spec_of
 from orchestrator.survey import Survey, read_survey, survey_specs, surveyed_slots
@@ -87,7 +87,8 @@ def placed_plan(setting: Setting, survey: Survey) -> Plan:
     )
     crowded = crowded_notes(slots_of(setting.entries), entries, setting.ways) if is_even else ()
     notes = (*spare_notes(setting.entries), *crowded, *placement.notes)
-    return Plan(specs, notes, placement)
+    spares = spare_slots(setting.entries, specs, setting.ways)
+    return Plan(specs, notes, placement, spares)
 
 
 def _evenly(slots: Sequence[Slot], costs: ModelCosts) -> list[Slot]:

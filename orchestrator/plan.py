@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.hosts import HostEntry
 from orchestrator.layer_count import STUB_LAYERS, count_layers
 from orchestrator.layer_plan import PlanError, Wish, plan_layers, stages_of
+from orchestrator.recovery import SpareSlot
 from orchestrator.specs import StageSpec, WorkerOptions
 from orchestrator.stage_specs import Place, Ways, spec_of
 
@@ -23,11 +25,13 @@ class Plan:
 
     Attributes:
         placement: what each stage needs and gets, where the hosts were asked.
+        spares: room for stages whose host is lost.
     """
 
     specs: tuple[StageSpec, ...]
     notes: tuple[str, ...]
     placement: Placement | None = None
+    spares: tuple[SpareSlot, ...] = ()
 
 
 def make_plan(entries: Sequence[HostEntry], options: WorkerOptions, ways: Ways) -> Plan:
@@ -53,7 +57,7 @@ def make_plan(entries: Sequence[HostEntry], options: WorkerOptions, ways: Ways) 
         )
         for stage, (entry, layers) in enumerate(placed)
     )
-    return Plan(specs, tuple(notes))
+    return Plan(specs, tuple(notes), spares=spare_slots(entries, specs, ways))
 
 
 def slots_of(entries: Sequence[HostEntry]) -> list[HostEntry]:
@@ -64,10 +68,41 @@ def slots_of(entries: Sequence[HostEntry]) -> list[HostEntry]:
 def spare_notes(entries: Sequence[HostEntry]) -> list[str]:
     """Return what is to be said of the spare hosts."""
     return [
-        f"spare host {entry.label} is kept aside and not used yet"
+        f"spare host {entry.label} is kept aside until a stage is lost"
         for entry in entries
         if entry.spare
     ]
+
+
+def spare_slots(
+    entries: Sequence[HostEntry], specs: Sequence[StageSpec], ways: Ways
+) -> tuple[SpareSlot, ...]:
+    """Return the slots of the spare hosts, in file order.
+
+    Raises:
+        PlanError: the line of one asks for what cannot be.
+    """
+    slots = tuple(
+        SpareSlot(entry.label, partial(_moved, entry, ways))
+        for entry in entries
+        if entry.spare
+        for _ in range(entry.slots)
+    )
+    for slot in slots:
+        slot.spec_for(specs[0])
+    return slots
+
+
+def _moved(entry: HostEntry, ways: Ways, lost: StageSpec) -> StageSpec:
+    """Return what starts a lost stage on a spare host.
+
+    The model, the quantization and the threads are the lost stage's, for they decide bits; where
+    the worker runs and how much memory it may take is the spare's own.
+    """
+    own = replace(lost.options, device=None, memory_limit_bytes=None, lease_s=None)
+    entry = replace(entry, quantization=None)
+    place = Place(entry, lost.stage, lost.num_stages, lost.layers)
+    return spec_of(place, own, ways, local_workers=lost.num_stages)
 
 
 def crowded_notes(slots: Sequence[HostEntry], used: Sequence[HostEntry], ways: Ways) -> list[str]:

@@ -13,6 +13,8 @@ from worker.protocol.exits import ExitCode
 from worker.protocol.schema import to_fields
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from orchestrator.hosts import HostEntry
     from orchestrator.plan import Plan
     from orchestrator.stage_specs import Ways
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 _ABOUT = """\
 Ask every host for its memory, disk and speed, read the model's headers, and print which host
 would hold which layers, or why they cannot hold it and what would help. Fetches no weights."""
-_USAGE = "%(prog)s (--hosts FILE | --local N) --model-id ID [options]"
+_USAGE = "%(prog)s (--hosts FILE | --local N | --slurm) --model-id ID [options]"
 
 
 def add_parser(subcommands: SubParsers, exits: str) -> None:
@@ -47,10 +49,10 @@ def main(parsed: argparse.Namespace) -> int:
     from orchestrator.command import finish
 
     options = options_from(PlanOptions, parsed)
-    return finish(lambda: _plan(options), as_json=options.json)
+    return finish(lambda hold: _plan(options, hold), as_json=options.json)
 
 
-async def _plan(options: PlanOptions) -> int:
+async def _plan(options: PlanOptions, hold: ExitStack) -> int:
     from orchestrator.bundle.screen import screen_for
     from orchestrator.command import put
     from orchestrator.config import surroundings
@@ -59,7 +61,7 @@ async def _plan(options: PlanOptions) -> int:
     from orchestrator.placing import ask, placed_plan
     from orchestrator.setting import plan_setting
 
-    setting, screen = plan_setting(options, surroundings()), screen_for(sys.stdout)
+    setting, screen = plan_setting(options, surroundings(), hold), screen_for(sys.stdout)
     survey = await ask(setting)
     try:
         plan = placed_plan(setting, survey)

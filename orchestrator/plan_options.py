@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,10 +14,17 @@ from orchestrator.host_keys import QUANTIZATIONS
 from orchestrator.request import DEFAULT_PREFILL_CHUNK
 from worker.protocol import schema
 
+DEFAULT_SLURM_WAIT_S = 3600.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachOptions:
-    """Which hosts, how they are reached, and where they keep weights."""
+    """Which hosts, how they are reached, and where they keep weights.
+
+    Attributes:
+        slurm: options of salloc, "" for the allocation that this program runs in; None for hosts
+            that Slurm does not hold.
+    """
 
     hosts: Path | None
     local: int | None
@@ -24,6 +32,9 @@ class ReachOptions:
     ssh_command: str
     start_timeout_s: float | None
     cache_dir: str | None
+    forward: Sequence[str] | None = None
+    slurm: str | None = None
+    slurm_wait_s: float = DEFAULT_SLURM_WAIT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +99,18 @@ def add_plan_options(
 
 
 def add_hosts_flag(group: argparse._ActionsContainer) -> None:
-    """Declare --hosts."""
+    """Declare --hosts and --slurm, which take the place of one another."""
     group.add_argument(
         "--hosts", type=Path, metavar="FILE", help="hosts file, one stage a line; see docs/hosts.md"
+    )
+    group.add_argument(
+        "--slurm",
+        nargs="?",
+        const="",
+        type=option_types.salloc_options,
+        metavar="OPTIONS",
+        help="one stage for each task of the Slurm allocation that this runs in, or of one got "
+        'with these options of salloc: --slurm="-N 2 -t 30"; see docs/slurm.md',
     )
 
 
@@ -120,6 +140,22 @@ def add_reach_flags(group: argparse._ArgumentGroup) -> None:
         metavar="S",
         help="seconds a worker may take to connect, and then for its work, downloads aside "
         "(default: 60, then 600 for a survey, 3600 for anything else)",
+    )
+
+    group.add_argument(
+        "--forward",
+        action="append",
+        type=option_types.variable,
+        metavar="NAME",
+        help="give workers elsewhere this variable of the environment here, over stdin; HF_TOKEN, "
+        "HF_ENDPOINT and the proxies go without asking; may be given several times",
+    )
+    group.add_argument(
+        "--slurm-wait-s",
+        type=option_types.number(schema.POSITIVE_NUMBER),
+        default=DEFAULT_SLURM_WAIT_S,
+        metavar="S",
+        help="seconds that an allocation may wait in Slurm's queue (default: %(default)g)",
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from orchestrator.answer import Answer
 from orchestrator.bundle.held import HeldRecorder
+from orchestrator.bundle.mask import Masker
 from orchestrator.bundle.records import Recorder
 from orchestrator.config import Surroundings
 from orchestrator.failures import StageFailure
@@ -23,16 +24,16 @@ from orchestrator.pipeline import Pipeline
 from orchestrator.placing import settle
 from orchestrator.plan import Plan
 from orchestrator.prompt import as_messages, read_prompt
+from orchestrator.recovery import RecoveryPolicy
 from orchestrator.request import GenerationRequest, RequestRefused
 from orchestrator.run_bundle import Diary
 from orchestrator.run_options import RunOptions
-from orchestrator.run_report import report
+from orchestrator.run_report import end_line, report
 from orchestrator.setting import Setting, plan_setting
 from orchestrator.status import start_display
 from orchestrator.stderr import is_watched, say
 from orchestrator.survey import survey_specs
 from orchestrator.text_output import TextOutput
-from orchestrator.timeouts import Timeouts
 from orchestrator.trouble import Trouble, trouble_of
 from worker.protocol.ops import Sampling
 
@@ -48,12 +49,17 @@ class Job:
 
 def run(options: RunOptions, command: Sequence[str]) -> int:
     """Run it and return the exit code; `command` is the command line for the bundle."""
+    with contextlib.ExitStack() as hold:
+        return _run(options, command, hold)
+
+
+def _run(options: RunOptions, command: Sequence[str], hold: contextlib.ExitStack) -> int:
     answer = Answer()
     diary = Diary(options, command)
     trouble: Trouble | None = None
     error_text: str | None = None
     try:
-        job = prepare(options, diary.around)
+        job = prepare(options, diary.around, hold)
         plan = _settle(job, diary)
         recorder = diary.open(job.setting.entries, plan.specs, plan.placement)
         answer.bundle = diary.path
@@ -65,19 +71,21 @@ def run(options: RunOptions, command: Sequence[str]) -> int:
         if not trouble.expected:
             error_text = traceback.format_exc()
             say(error_text)
+    if trouble is not None:
+        trouble = trouble.masked(Masker(diary.around.masked(options.forward or ())))
     answer.bundle = diary.path
     exit_code = report(options, answer, trouble)
     diary.close(exit_code, error_text or (trouble.sentence if trouble else "") or None)
     return exit_code
 
 
-def prepare(options: RunOptions, around: Surroundings) -> Job:
-    """Settle hosts and prompt.
+def prepare(options: RunOptions, around: Surroundings, hold: contextlib.ExitStack) -> Job:
+    """Settle hosts and prompt; `hold` keeps an allocation of Slurm.
 
     Raises:
-        HostsError, PromptError: one of them cannot be used.
+        HostsError, SlurmError, PromptError: one of them cannot be used.
     """
-    setting = plan_setting(options, around, stub=options.stub, is_watched=is_watched())
+    setting = plan_setting(options, around, hold, stub=options.stub, is_watched=is_watched())
     return Job(options, setting, read_prompt(options))
 
 
@@ -101,24 +109,38 @@ async def _serve(job: Job, plan: Plan, answer: Answer, recorder: Recorder) -> No
         _note(answer, note)
     try:
         with Interruption(say) as interruption:
-            async with await _start(plan, job.setting.timeouts, recorder) as pipeline:
+            async with await _start(job, plan, answer, recorder) as pipeline:
                 interruption.harder = pipeline.kill
-                answer.started(tuple(spec.host for spec in plan.specs), pipeline.facts.ready)
+                answer.started(pipeline.hosts, pipeline.ready)
                 request = _request(job, pipeline.facts.capabilities, answer)
                 tokens = generate(pipeline, request, recorder)
-                async with contextlib.aclosing(tokens):
-                    async for token in tokens:
-                        answer.take(token)
-                        if not job.options.json:
-                            await output.write(token.text)
+                try:
+                    async with contextlib.aclosing(tokens):
+                        async for token in tokens:
+                            answer.take(token)
+                            if not job.options.json:
+                                await output.write(token.text)
+                finally:
+                    answer.ended(pipeline)
     finally:
         output.close()
 
 
-async def _start(plan: Plan, timeouts: Timeouts, recorder: Recorder) -> Pipeline:
+async def _start(job: Job, plan: Plan, answer: Answer, recorder: Recorder) -> Pipeline:
+    def on_notice(text: str) -> None:
+        if not job.options.json and not answer.ends_line:
+            end_line()
+        _note(answer, text)
+
     with start_display(plan.specs, sys.stderr) as display:
         return await Pipeline.start(
-            plan.specs, recorder=recorder, timeouts=timeouts, on_status=display.update
+            plan.specs,
+            recorder=recorder,
+            timeouts=job.setting.timeouts,
+            on_status=display.update,
+            policy=RecoveryPolicy(most_attempts=job.options.restarts),
+            spares=plan.spares,
+            on_notice=on_notice,
         )
 
 

@@ -60,7 +60,8 @@ class Diary:
             plan=None if placement is None else placement.to_json(),
         )
         path = fresh_path(folder, time.time_ns())
-        self._writer = BundleWriter(path, manifest, secrets=self.around.secrets)
+        secrets = self.around.masked(options.forward or ())
+        self._writer = BundleWriter(path, manifest, secrets=secrets)
         return self._writer
 
     def close(self, exit_code: int, error: str | None) -> None:

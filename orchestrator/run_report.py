@@ -21,7 +21,7 @@ def report(options: RunOptions, answer: Answer, trouble: Trouble | None) -> int:
         failed = _print(json.dumps(answer.as_json(trouble)) + "\n")
         trouble = trouble or failed
     elif not answer.ends_line:
-        _end_line()
+        end_line()
     if trouble is None:
         say(answer.summary())
         return ExitCode.OK
@@ -39,8 +39,8 @@ def _print(text: str) -> Trouble | None:
     return None if error is None else trouble_of(error)
 
 
-def _end_line() -> None:
-    """Keep the summary off the text's last line, where both are seen together.
+def end_line() -> None:
+    """Keep what goes to stderr off the text's last line, where both are seen together.
 
     stdout gets the line break only on a terminal that stderr does not go to.
     """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from orchestrator.config import Surroundings
@@ -10,10 +12,13 @@ from orchestrator.hosts import HostEntry, read_hosts
 from orchestrator.plan_options import PlanOptions, ReachOptions
 from orchestrator.specs import WorkerOptions
 from orchestrator.stage_specs import Ways
+from orchestrator.stderr import say
 from orchestrator.timeouts import Timeouts
 
 # A person looks on: each second there is news of a download. Logs get it less often.
 WATCHED_PROGRESS_S = 1.0
+# Blackholes are told soon; no network takes this long to answer.
+CONNECT_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +37,26 @@ class Setting:
 
 
 def plan_setting(
-    options: PlanOptions, around: Surroundings, *, stub: bool = False, is_watched: bool = False
+    options: PlanOptions,
+    around: Surroundings,
+    hold: ExitStack,
+    *,
+    stub: bool = False,
+    is_watched: bool = False,
 ) -> Setting:
     """Settle what a plan needs.
 
     Args:
         options: what the command line says.
         around: what it was started in.
+        hold: keeps an allocation of Slurm until it is closed.
         stub: workers without a model.
         is_watched: whether the progress of downloads goes to a terminal.
 
     Raises:
         HostsError: the hosts file cannot be used.
     """
-    setting = reach_setting(options, around)
+    setting = reach_setting(options, around, hold)
     worker = replace(
         setting.worker,
         model_id=options.model_id,
@@ -64,24 +75,38 @@ def plan_setting(
     return replace(setting, worker=worker, even_split=options.even_split)
 
 
-def reach_setting(options: ReachOptions, around: Surroundings) -> Setting:
-    """Settle which hosts, and how they are reached.
+def reach_setting(options: ReachOptions, around: Surroundings, hold: ExitStack) -> Setting:
+    """Settle which hosts, and how they are reached; `hold` keeps an allocation of Slurm.
 
     Raises:
         HostsError: the hosts file cannot be used.
+        SlurmError: there is no allocation.
+        NotForwarded: a variable to forward is not set here.
     """
+    limit_s = options.start_timeout_s
+    hosts_name = "" if options.hosts is None else str(options.hosts)
     if options.hosts is not None:
         entries = read_hosts(options.hosts)
+    elif options.slurm is not None:
+        # Imported here, for those who have no Slurm.
+        from orchestrator.slurm.entries import slurm_entries
+
+        hosts_name = "slurm"
+        held = slurm_entries(options.slurm, around.variables, options.slurm_wait_s, say)
+        entries = hold.enter_context(held)
     else:
         entries = [HostEntry(line=0, slots=options.local or 1)]
     ways = Ways(
-        hosts_name="" if options.hosts is None else str(options.hosts),
+        hosts_name=hosts_name,
         ssh_command=options.ssh_command,
         accept_new_host_key=options.accept_new,
         python_path=around.python_path,
+        # A host that is known to be slow may be slow to answer the first call already.
+        connect_timeout_s=CONNECT_TIMEOUT_S if limit_s is None else math.ceil(limit_s),
+        forwarded=around.forwarded(options.forward or ()),
         cores=around.cores,
     )
-    timeouts, limit_s = Timeouts(), options.start_timeout_s
+    timeouts = Timeouts()
     if limit_s is not None:
         timeouts = replace(
             timeouts, hello_s=limit_s, ready_s=limit_s, survey_s=limit_s, errand_s=limit_s

@@ -11,7 +11,8 @@ from typing import Literal
 from orchestrator.errand_kind import ErrandKind
 from orchestrator.transport.base import Launch
 from orchestrator.transport.command import command_launch
-from orchestrator.transport.local import local_launch
+from orchestrator.transport.local import INSTALLED, local_launch
+from orchestrator.transport.shipping import boot_arguments
 from orchestrator.transport.ssh import SshTarget, ssh_launch
 
 _SECRET_NAME = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS)$", re.IGNORECASE)
@@ -84,8 +85,12 @@ class StageSpec:
         host: label for people and records, as the user wrote it.
         transport: how the worker is started; "ssh" needs `ssh`, "command" needs `command`.
         layers: half-open range of layers; None is the even split, made by the worker itself.
-        python: interpreter there; None is this one (local) or `python3`.
+        python: interpreter there; None is this one (local), else that of `orchestrator setup` if
+            it is there, else `python3`.
+        code: whether a worker elsewhere runs the code that is sent to it, or what is installed
+            there; a local one runs the code of this process.
         environment: variables set for the worker; on its command line, so no secrets.
+        secrets: variables that it gets over stdin once it has spoken; on no command line.
 
     Raises:
         ValueError: the parts do not fit together; one sentence.
@@ -97,7 +102,9 @@ class StageSpec:
     transport: Literal["local", "ssh", "command"] = "local"
     layers: tuple[int, int] | None = None
     python: str | None = None
+    code: Literal["shipped", "installed"] = "shipped"
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    secrets: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     ssh: SshTarget | None = None
     command: tuple[str, ...] = ()
     options: WorkerOptions = WorkerOptions()
@@ -112,9 +119,14 @@ class StageSpec:
         for name in self.environment:
             if _SECRET_NAME.search(name):
                 raise ValueError(
-                    f"env.{name}= would be readable in the process list; set {name} in the "
-                    f"environment of {self.host} itself"
+                    f"env.{name}= would be readable in the process list; set {name} here and "
+                    f"pass --forward {name}, or set it in the environment of {self.host} itself"
                 )
+
+    @property
+    def ships_code(self) -> bool:
+        """Whether the worker's code is sent to where it runs."""
+        return self.transport != "local" and self.code == "shipped"
 
     @property
     def is_stage(self) -> bool:
@@ -132,6 +144,10 @@ class StageSpec:
     def launch(self, nonce: str) -> Launch:
         """Return the command that starts this stage's worker."""
         words = self._arguments(nonce)
+        if self.ships_code:
+            words = list(boot_arguments(nonce, words))
+        elif self.transport != "local":
+            words = [*INSTALLED, *words]
         if self.ssh is not None:
             return ssh_launch(self.host, self.ssh, self.python, self.environment, words)
         if self.command:
@@ -145,4 +161,5 @@ class StageSpec:
             place = [f"--stage={self.stage}", f"--num-stages={self.num_stages}"]
         else:
             place = [f"--shard-start={self.layers[0]}", f"--shard-end={self.layers[1]}"]
-        return [*place, f"--nonce={nonce}", *self.options.arguments()]
+        waits = ["--await-environment"] if self.secrets else []
+        return [*place, f"--nonce={nonce}", *waits, *self.options.arguments()]

@@ -4,71 +4,149 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-# The first pattern that is found names the cause; a changed key also says "verification failed".
-_CAUSES: tuple[tuple[str, str], ...] = (
-    (
+from orchestrator.transport.ssh import SshTarget
+
+
+@dataclass(frozen=True, slots=True)
+class SshCause:
+    """Why a login failed or a connection was lost.
+
+    Attributes:
+        text: a verb phrase that completes "stage 1 on HOST …", with the next step.
+        may_pass: whether another try may go better.
+    """
+
+    text: str
+    may_pass: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A message of ssh.
+
+    Attributes:
+        pattern: found in the client's stderr.
+        text: `{by_hand}` is the command to log in with, `{login}` user and host, `{known}` the
+            host's name in known_hosts, `{port}` ssh-copy-id's option for the port.
+    """
+
+    pattern: str
+    text: str
+    may_pass: bool = False
+
+
+_DROPPED = (
+    r"kex_exchange_identification|ssh_exchange_identification|banner exchange: Connection"
+    r"|Connection (reset|closed) by|Not allowed at this time|Exceeded MaxStartups"
+)
+# The first that is found names the cause; a changed key also says "verification failed", and each
+# failure at a jump host also ends in "Connection closed by".
+_KNOWN: tuple[_Known, ...] = (
+    _Known(
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key .* has changed",
-        (
-            "has another SSH host key than known_hosts says; make sure it is the right machine, "
-            "then remove the old key with 'ssh-keygen -R HOST'"
-        ),
+        "has another SSH host key than known_hosts says; make sure it is the right machine, then "
+        "remove the old key with \"ssh-keygen -R '{known}'\"",
     ),
-    (
+    _Known(
         r"Host key verification failed|No .* host key is known",
-        (
-            "has an SSH host key that is not known here; run ssh to that host and port once and "
-            "check the key, or pass --accept-new"
-        ),
+        "has an SSH host key that is not known here; run '{by_hand}' once and check the key, or "
+        "pass --accept-new (a jump host's key must be known in any case)",
     ),
-    (
+    _Known(
         r"Permission denied|Too many authentication failures|No more authentication methods",
-        (
-            "refuses the SSH login; install a key there that needs no typing (ssh-copy-id), "
-            "and check the user name"
-        ),
+        "refuses the SSH login; install a key there that needs no typing with 'ssh-copy-id{port} "
+        "{login}', load one that has a passphrase with 'ssh-add', and check the user name and "
+        "that the account is not locked",
     ),
-    (
+    _Known(
+        r"(stdio forwarding failed|open failed: )",
+        "cannot be reached from its jump host; check ProxyJump for it in ~/.ssh/config, and that "
+        "it is up",
+        may_pass=True,
+    ),
+    _Known(
         r"Could not resolve hostname|Name or service not known|Temporary failure in name",
         "has a name that cannot be resolved; check the spelling in the hosts file and DNS",
     ),
-    (r"Connection refused", "refuses SSH connections; check that sshd runs there, and the port"),
-    (
-        r"timed out",
-        "does not answer to SSH in time; check that it is up and that no firewall drops the port",
+    _Known(
+        r"Connection refused",
+        "refuses SSH connections; check that sshd runs there, and the port",
+        may_pass=True,  # as while a host starts
     ),
-    (
+    _Known(
+        r"timed out",
+        "does not answer to SSH in time; check that it is up and that no firewall drops the port, "
+        "or raise --start-timeout-s",
+        may_pass=True,
+    ),
+    _Known(
         r"No route to host|Network is unreachable",
         "cannot be reached over the network; check its address and the route to it",
+        may_pass=True,
     ),
-    (
-        r"kex_exchange_identification|Connection reset by|Connection closed by",
-        (
-            "closed the SSH connection during the login; sshd may limit logins (MaxStartups) or "
-            "addresses, so start fewer stages at once or look at its log"
-        ),
+    _Known(
+        r"Unable to negotiate|no matching (cipher|key exchange method|host key type|MAC) found",
+        "and the ssh client here have no algorithm in common; add the one that the server offers "
+        'with --ssh-command, for example "ssh -o Ciphers=aes256-cbc"',
     ),
-    (
-        r"hostname contains invalid characters|Bad port|bad configuration option|terminating,",
+    _Known(
+        _DROPPED,
+        "closed the SSH connection during the login; sshd may limit logins (MaxStartups) or "
+        "addresses, so look at its log",
+        may_pass=True,
+    ),
+    _Known(
+        r"hostname contains invalid characters|Bad port|bad configuration option|terminating,"
+        r"|Bad owner or permissions|Bad SSH2 cipher",
         "cannot be given to ssh as it is written; check the hosts file's line and ~/.ssh/config",
     ),
 )
 _LOST = "lost its SSH connection; the host, the network or sshd's session ended"
+_NOBODY = SshTarget(host="HOST")
 
 
-def ssh_cause(stderr_lines: Sequence[str], said_hello: bool) -> str:
-    """Return a verb phrase for ssh's exit code 255.
+def ssh_cause(
+    stderr_lines: Sequence[str], said_hello: bool, target: SshTarget | None = None
+) -> SshCause:
+    """Return what ssh's exit code 255 means.
 
     Args:
         stderr_lines: what the client wrote.
         said_hello: whether the worker had spoken; then the link was lost, whatever ssh says.
+        target: where it was to connect, for the command that mends it.
     """
-    shown = next((line.strip() for line in reversed(stderr_lines) if line.strip()), "")
+    lines = [line.strip() for line in stderr_lines if line.strip()]
+    # What a ProxyCommand says comes before what ssh makes of it.
+    telling = [line for line in lines if not re.search(_DROPPED, line, re.IGNORECASE)]
+    shown = (telling or lines or [""])[-1]
     said = f" (ssh: {shown.removeprefix('ssh: ')[:200]})" if shown else ""
     if said_hello:
-        return _LOST + said
+        return SshCause(_LOST + said, may_pass=True)
+    target = target or _NOBODY
+    known = _known(stderr_lines)
+    if known is None or (known.pattern == _DROPPED and not is_dropped(stderr_lines)):
+        text = f"cannot be reached over SSH; run '{target.by_hand}' to see why"
+        return SshCause(text + said, may_pass=True)
+    words = known.text.format(
+        by_hand=target.by_hand,
+        login=target.login,
+        known=target.known_hosts_name,
+        port=f" -p {target.port}" if target.port is not None else "",
+    )
+    return SshCause(words + said, known.may_pass)
+
+
+def is_dropped(stderr_lines: Sequence[str]) -> bool:
+    """Tell whether the server ended the login for the number of logins, and not for this one.
+
+    It says nothing else then: other words are a ProxyCommand's or a jump host's, which ended.
+    """
+    written = [line for line in stderr_lines if line.strip()]
+    return bool(written) and all(re.search(_DROPPED, line, re.IGNORECASE) for line in written)
+
+
+def _known(stderr_lines: Sequence[str]) -> _Known | None:
     text = "\n".join(stderr_lines)
-    for pattern, cause in _CAUSES:
-        if re.search(pattern, text, re.IGNORECASE):
-            return cause + said
-    return "cannot be reached over SSH; run the same ssh command by hand to see why" + said
+    return next((one for one in _KNOWN if re.search(one.pattern, text, re.IGNORECASE)), None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from orchestrator.config import DEFAULT_SSH_COMMAND
 from orchestrator.hosts import HostEntry
@@ -24,6 +26,8 @@ class Ways:
         hosts_name: the hosts file in messages, "" for --local.
         cores: processors here, shared evenly by the local workers.
         python_path: PYTHONPATH of this process, which local workers keep.
+        connect_timeout_s: for the first answer of a host to ssh.
+        forwarded: variables that workers elsewhere get over stdin.
     """
 
     hosts_name: str = ""
@@ -31,6 +35,8 @@ class Ways:
     accept_new_host_key: bool = False
     cores: int = 1
     python_path: str = ""
+    connect_timeout_s: int = 10
+    forwarded: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
     def name_of(self, entry: HostEntry) -> str:
         """Return what messages call a line of the hosts file."""
@@ -98,15 +104,21 @@ def _spec(place: Place, options: WorkerOptions, ways: Ways) -> StageSpec:
         environment={**environment, **dict(entry.env)},
         options=options,
     )
+    if entry.is_local:
+        return common
+    given = {name for name, _ in entry.env}
+    # What the host's own line says wins, also where it says nothing (`env.HTTPS_PROXY=`).
+    secrets = {name: text for name, text in ways.forwarded.items() if name not in given}
+    common = replace(common, code=entry.code, secrets=secrets)
     if entry.command is not None:
         return replace(common, transport="command", command=tuple(shlex.split(entry.command)))
-    if entry.address is None:
-        return common
+    assert entry.address is not None
     target = SshTarget(
         host=entry.address.host,
         user=entry.address.user,
         port=entry.address.port,
         accept_new_host_key=ways.accept_new_host_key,
         ssh_command=ways.ssh_command,
+        connect_timeout_s=ways.connect_timeout_s,
     )
     return replace(common, transport="ssh", ssh=target)

@@ -160,4 +160,6 @@ def state_words(status: StageStatus, *, short: bool = False) -> str:
         return "downloading"
     if status.phase == "loading" and status.last_event is not None:
         return words_of(status.last_event)
+    if status.phase == "connecting" and status.note:
+        return status.note
     return {"connecting": "connecting", "loading": "starting"}.get(status.phase, status.phase)

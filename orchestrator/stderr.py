@@ -6,6 +6,10 @@ import contextlib
 import sys
 from typing import TextIO
 
+from orchestrator.bundle.mask import Masker
+
+_MASKER = Masker()
+
 
 def say(text: str) -> None:
     """Print a line to stderr, if it can be written."""
@@ -21,8 +25,11 @@ def is_watched() -> bool:
 
 
 def write_line(stream: TextIO | None, text: str) -> None:
-    """Write a line and flush it; None is a stream that this program was started without."""
+    """Write a line and flush it; None is a stream that this program was started without.
+
+    What looks like a secret is masked: a library may quote an address with its password.
+    """
     if stream is None:
         return  # print() would take stdout instead, which belongs to the answer.
     with contextlib.suppress(OSError, ValueError):
-        print(text, file=stream, flush=True)
+        print(_MASKER.line(text), file=stream, flush=True)

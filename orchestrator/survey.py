@@ -142,8 +142,9 @@ def _place(entry: HostEntry) -> HostEntry:
 
     The bound of the memory is one of them: the plan itself takes it into account.
     """
-    # The same launcher may choose another machine each time, as srun does.
-    line = 0 if entry.command is None else entry.line
+    # The same launcher may choose another machine each time, as a bare srun does; one that has
+    # the name of a machine does not.
+    line = 0 if entry.command is None or entry.name is not None else entry.line
     return replace(
         entry, line=line, slots=1, layers=None, quantization=None, memory_bytes=None, text=""
     )

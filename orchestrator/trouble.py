@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from orchestrator.bundle.mask import Masker
+from orchestrator.config import NotForwarded
 from orchestrator.failures import OpRejected, PipelineMismatch, StageFailure
 from orchestrator.hosts import HostsError
 from orchestrator.interruption import Interrupted
@@ -14,11 +16,12 @@ from orchestrator.layer_plan import PlanError
 from orchestrator.placement import DoesNotFit
 from orchestrator.prompt import PromptError
 from orchestrator.request import RequestRefused
+from orchestrator.slurm.allocation import SlurmError
 from orchestrator.text_output import OutputClosed, OutputFailed
 from worker.protocol.exits import ExitCode
 from worker.protocol.schema import ErrorCode
 
-_USAGE = (HostsError, PlanError, PromptError, RequestRefused, PipelineMismatch)
+_USAGE = (HostsError, NotForwarded, PlanError, PromptError, RequestRefused, PipelineMismatch)
 _REJECTED = {
     ErrorCode.BAD_FIELD: ExitCode.USAGE,
     ErrorCode.MISSING_FIELD: ExitCode.USAGE,
@@ -45,6 +48,12 @@ class Trouble:
     host: str | None = None
     expected: bool = True
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    def masked(self, masker: Masker) -> Trouble:
+        """Return it without the secrets that a worker or a library may have quoted."""
+        return replace(
+            self, sentence=masker.text(self.sentence), details=masker.value(self.details)
+        )
 
     def fields(self) -> dict[str, object]:
         """Return it as the `error` object of --json."""
@@ -89,6 +98,8 @@ def trouble_of(error: Exception) -> Trouble:
         )
     if isinstance(error, _USAGE):
         return Trouble(kind="usage", sentence=sentence, exit_code=ExitCode.USAGE)
+    if isinstance(error, SlurmError):
+        return Trouble(kind="slurm", sentence=sentence, exit_code=error.exit_code)
     if isinstance(error, Interrupted):
         return Trouble(kind="interrupted", sentence=sentence, exit_code=error.exit_code)
     if isinstance(error, OutputClosed):

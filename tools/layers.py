@@ -25,8 +25,15 @@ HEAVY = (
     "safetensors",
 )
 HEAVY_HOMES = ("worker.backends.transformers", "worker.model")
-# internals sets one switch that transformers' loader has as an environment variable only.
-ENVIRONMENT_HOMES = (*CONFIG_MODULES, "worker.model.internals")
+# internals sets one switch that transformers' loader has as an environment variable only. The other
+# three are programs of their own, whose text runs on another host.
+ENVIRONMENT_HOMES = (
+    *CONFIG_MODULES,
+    "worker.model.internals",
+    "orchestrator.doctor.probe",
+    "orchestrator.setup.installer",
+    "orchestrator.transport.remote_boot",
+)
 ENVIRONMENT = ("os.environ", "os.environb", "os.getenv", "os.getenvb")
 MESSAGES = tuple(f"worker.protocol.{name}" for name in ("ops", "events", "codec", "schema"))
 RUNNING = tuple(

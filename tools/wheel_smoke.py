@@ -19,7 +19,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "worker", "orchestrator")
 TOP_LEVEL = {"worker", "orchestrator"}
-NEEDED = ("worker/py.typed", "orchestrator/py.typed", "worker/model/verified.json")
+NEEDED = (
+    "worker/py.typed",
+    "orchestrator/py.typed",
+    "worker/model/verified.json",
+    "orchestrator/setup/pins.json",
+)
+SUFFIXES = (".py", ".html", ".css", ".js", ".json")
 STEP_TIMEOUT_S = 120
 
 
@@ -75,7 +81,10 @@ def check_contents(wheel: Path) -> None:
     if extra or not found >= TOP_LEVEL:
         raise SmokeError(f"{wheel.name} holds {sorted(found)}, expected {sorted(TOP_LEVEL)} alone")
     in_source = {
-        str(path.relative_to(ROOT)) for top in TOP_LEVEL for path in (ROOT / top).rglob("*.py")
+        str(path.relative_to(ROOT))
+        for top in TOP_LEVEL
+        for path in (ROOT / top).rglob("*")
+        if path.suffix in SUFFIXES
     }
     lacking = sorted((in_source | set(NEEDED)) - names)
     if lacking:

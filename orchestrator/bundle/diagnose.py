@@ -10,21 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from orchestrator.bundle import exit_rules, run_rules, start_rules
+from orchestrator.bundle import connect_rules, exit_rules, note_rules, run_rules, start_rules
 from orchestrator.bundle.evidence import with_evidence
 from orchestrator.bundle.findings import Finding, Rank
 from orchestrator.bundle.lookup import process_at
+from orchestrator.bundle.phase import phase_of
 from orchestrator.bundle.reader import Bundle
+from orchestrator.bundle.recovered import mark_recovered
 
 Rule = Callable[[Bundle], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
     start_rules.memory_refused,
-    start_rules.version_mismatch,
+    connect_rules.version_mismatch,
+    start_rules.cache_damaged,
     start_rules.download_failed,
     start_rules.load_failed,
-    start_rules.unreachable,
-    start_rules.spawn_failed,
+    connect_rules.unreachable,
+    connect_rules.spawn_failed,
     start_rules.protocol_violation,
     start_rules.hung,
     exit_rules.peer_gone,
@@ -36,7 +39,11 @@ RULES: tuple[Rule, ...] = (
     run_rules.op_refused,
     run_rules.run_without_end,
     run_rules.run_failed,
+    run_rules.interrupted,
     exit_rules.killed_at_the_end,
+    note_rules.slow_stage,
+    note_rules.slow_link,
+    note_rules.clock_off,
 )
 
 
@@ -48,7 +55,11 @@ def diagnose(bundle: Bundle) -> tuple[Finding, ...]:
             key = _subject(bundle, finding, number)
             first = joined.get(key)
             joined[key] = finding if first is None else _join(first, finding)
-    return tuple(sorted(joined.values(), key=lambda finding: (finding.rank, finding.at_ms)))
+    placed = [
+        replace(found, phase=found.phase or phase_of(bundle, found)) for found in joined.values()
+    ]
+    final = [mark_recovered(bundle, finding) for finding in placed]
+    return tuple(sorted(final, key=lambda finding: (finding.rank, finding.at_ms)))
 
 
 def _subject(bundle: Bundle, finding: Finding, number: int) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
+from orchestrator.bundle.cause import Cause
 from orchestrator.bundle.findings import Evidence, Finding, Rank
 from orchestrator.bundle.lookup import Seen, kind_of
 from orchestrator.bundle.reader import Bundle, Kept
@@ -16,12 +17,15 @@ from worker.protocol.events import Event
 E = TypeVar("E", bound=Event)
 
 STDERR_LINES = 3
+# What the orchestrator itself notes among a stage's stderr.
+OWN_WORDS = "stageline: "
 
 
-def of_event(seen: Seen[E], rule: str, text: str, advice: str) -> Finding:
+def of_event(seen: Seen[E], rule: str, text: str, advice: str, cause: Cause) -> Finding:
     """Return a cause that an event tells."""
     return Finding(
         rule=rule,
+        cause=cause,
         rank=Rank.CAUSE,
         stage=seen.stage,
         host=seen.host,
@@ -33,7 +37,12 @@ def of_event(seen: Seen[E], rule: str, text: str, advice: str) -> Finding:
 
 
 def of_exit(
-    kept: Kept[ExitRecord], rule: str, text: str, advice: str, rank: Rank = Rank.CAUSE
+    kept: Kept[ExitRecord],
+    rule: str,
+    text: str,
+    advice: str,
+    cause: Cause,
+    rank: Rank = Rank.CAUSE,
 ) -> Finding:
     """Return what the end of a process tells."""
     end = kept.value
@@ -41,6 +50,7 @@ def of_exit(
     asked = "asked for" if end.expected else "not asked for"
     return Finding(
         rule=rule,
+        cause=cause,
         rank=rank,
         stage=end.stage,
         host=end.host,
@@ -51,11 +61,13 @@ def of_exit(
     )
 
 
-def of_failure(kept: Kept[FailureRecord], rule: str, advice: str) -> Finding:
+def of_failure(kept: Kept[FailureRecord], rule: str, advice: str, cause: Cause) -> Finding:
     """Return a failure that the orchestrator noted, in its own words."""
     failure = kept.value
     return Finding(
         rule=rule,
+        cause=cause,
+        phase=printable(failure.phase, 80),
         rank=Rank.CAUSE,
         stage=failure.stage,
         host=failure.host,
@@ -67,11 +79,11 @@ def of_failure(kept: Kept[FailureRecord], rule: str, advice: str) -> Finding:
     )
 
 
-def failures(bundle: Bundle, kind: str, advice: str) -> Iterator[Finding]:
+def failures(bundle: Bundle, kind: str, advice: str, cause: Cause) -> Iterator[Finding]:
     """Yield the failures of one kind."""
     for kept in bundle.failures:
         if kept.value.kind == kind:
-            yield of_failure(kept, kind, advice)
+            yield of_failure(kept, kind, advice, cause)
 
 
 def with_evidence(finding: Finding, *more: Iterable[Evidence]) -> Finding:
@@ -83,4 +95,5 @@ def with_evidence(finding: Finding, *more: Iterable[Evidence]) -> Finding:
 def last_words(bundle: Bundle, stage: int | None) -> list[Evidence]:
     """Return the last lines of a stage's stderr."""
     lines = bundle.stderr.get(stage, ()) if stage is not None else ()
+    lines = tuple(kept for kept in lines if not kept.value.startswith(OWN_WORDS))
     return [Evidence(kept.where, printable(kept.value)) for kept in lines[-STDERR_LINES:]]

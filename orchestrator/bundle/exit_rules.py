@@ -4,17 +4,48 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 
+from orchestrator.bundle.cause import Cause
 from orchestrator.bundle.evidence import failures, last_words, of_event, of_exit, with_evidence
 from orchestrator.bundle.findings import Evidence, Finding, Rank
 from orchestrator.bundle.lookup import events
+from orchestrator.bundle.memory_signs import short_of_memory
 from orchestrator.bundle.reader import Bundle
 from orchestrator.bundle.records import ExitRecord
-from orchestrator.bundle.words import printable, size
-from worker.protocol.events import Device, Event, Heartbeat, ModelLoaded, UncaughtException
+from orchestrator.bundle.words import printable
+from worker.protocol.events import UncaughtException
 from worker.protocol.exits import ExitCode
 
-FULL = 0.9
+_LAST_WORDS = "its last words on stderr and the system log of that host may say why"
+# By signal: the cause and the next step; any other signal is KILLED.
+_SIGNALS = {
+    "SIGSEGV": (Cause.NATIVE_CRASH, f"a library crashed in native code: {_LAST_WORDS}"),
+    "SIGILL": (
+        Cause.NATIVE_CRASH,
+        "a library was built for another processor: install one that fits that host",
+    ),
+    "SIGFPE": (Cause.NATIVE_CRASH, f"a library crashed in native code: {_LAST_WORDS}"),
+    "SIGBUS": (
+        Cause.BUS_ERROR,
+        (
+            "a mapped file shrank or its disk failed: check the model's files and that disk "
+            "there, or whether something rewrites them; a full /dev/shm does the same"
+        ),
+    ),
+    "SIGABRT": (Cause.ABORTED, f"a library gave up by itself: {_LAST_WORDS}"),
+    "SIGTERM": (Cause.ASKED_TO_END, "somebody or a scheduler there asked it to end; find out who"),
+    "SIGINT": (Cause.ASKED_TO_END, "somebody there interrupted it"),
+    "SIGHUP": (Cause.ASKED_TO_END, "its terminal or connection there was closed"),
+}
+_OOM_ADVICE = (
+    "give the stage fewer layers, a smaller --max-context or --quantization int8 or nf4, or raise "
+    "that host's or cgroup's limit; memory=SIZE in the hosts file tells the plan of a limit"
+)
+_KILLED_ADVICE = (
+    "nothing points to memory; see whether `dmesg | grep -i 'killed process'` on that host knows "
+    "of it, else somebody or something there killed it"
+)
 
 
 def peer_gone(bundle: Bundle) -> Iterator[Finding]:
@@ -25,7 +56,8 @@ def peer_gone(bundle: Bundle) -> Iterator[Finding]:
         if end.expected or not is_gone:
             continue
         text = "ended because the other side of its pipe was gone"
-        yield of_exit(kept, "peer_gone", text, "look for what ended first", Rank.SYMPTOM)
+        advice = "look for what ended first"
+        yield of_exit(kept, "peer_gone", text, advice, Cause.PEER_GONE, Rank.SYMPTOM)
 
 
 def killed(bundle: Bundle) -> Iterator[Finding]:
@@ -33,21 +65,19 @@ def killed(bundle: Bundle) -> Iterator[Finding]:
     for kept in bundle.exits:
         end = kept.value
         name = _signal_of(end)
-        if name is None or end.expected:
+        if name is None or end.expected or _is_client(bundle, end):
             continue
         text = f"was ended by {name}"
-        advice = "its last words on stderr and the system log of that host may say why"
+        cause, advice = _SIGNALS.get(name, (Cause.KILLED, _LAST_WORDS))
         memory: list[Evidence] = []
         if name == "SIGKILL":
-            memory = list(_short_of_memory(bundle, end))
+            memory = list(short_of_memory(bundle, end))
             text += ", most likely for want of memory" if memory else ""
-            advice = (
-                "see whether the kernel's OOM killer did it (`dmesg | grep -i oom` on that host); "
-                "if not, somebody killed it"
-            )
-        yield with_evidence(
-            of_exit(kept, "killed", text, advice), memory, last_words(bundle, end.stage)
-        )
+            cause = Cause.MEMORY_KILLED if memory else Cause.KILLED
+            advice = _OOM_ADVICE if memory else _KILLED_ADVICE
+        shown = {item.where for item in memory}
+        words = [item for item in last_words(bundle, end.stage) if item.where not in shown]
+        yield with_evidence(of_exit(kept, "killed", text, advice, cause), memory, words)
 
 
 def uncaught(bundle: Bundle) -> Iterator[Finding]:
@@ -56,20 +86,24 @@ def uncaught(bundle: Bundle) -> Iterator[Finding]:
         event = seen.event
         text = f"ended by an unexpected {event.error_type}: {printable(event.error)}"
         advice = "this is a defect of the worker: the traceback is in the bundle"
-        yield of_event(seen, "uncaught", text, advice)
+        is_memory = event.error_type == "MemoryError"
+        cause = Cause.MEMORY_EXHAUSTED if is_memory else Cause.PYTHON_ERROR
+        yield of_event(seen, "uncaught", text, _OOM_ADVICE if is_memory else advice, cause)
 
 
 def crashed(bundle: Bundle) -> Iterator[Finding]:
     """The process ended though nobody asked it to, and no rule above knows why."""
     advice = "see its stderr in the bundle"
-    for finding in failures(bundle, "crashed", advice):
+    for finding in failures(bundle, "crashed", advice, Cause.EXITED):
+        if " ended before it was done (lease_expired)" in finding.sentence:
+            finding = replace(finding, cause=Cause.LINK_LOST)
         yield with_evidence(finding, last_words(bundle, finding.stage))
     for kept in bundle.exits:
         end = kept.value
         if not end.expected and _signal_of(end) is None:
             text = f"ended by itself with exit code {end.exit_code}"
             yield with_evidence(
-                of_exit(kept, "crashed", text, advice), last_words(bundle, end.stage)
+                of_exit(kept, "crashed", text, advice, Cause.EXITED), last_words(bundle, end.stage)
             )
 
 
@@ -81,7 +115,19 @@ def killed_at_the_end(bundle: Bundle) -> Iterator[Finding]:
         if kept.value.expected and _signal_of(kept.value) == "SIGKILL":
             text = "did not end when asked and was killed"
             advice = "harmless for the answer; its stderr may say what it was busy with"
-            yield of_exit(kept, "killed_at_the_end", text, advice, Rank.NOTE)
+            yield of_exit(
+                kept, "killed_at_the_end", text, advice, Cause.KILLED_AT_THE_END, Rank.NOTE
+            )
+
+
+def _is_client(bundle: Bundle, end: ExitRecord) -> bool:
+    """Tell whether it was the ssh client here: a worker's signal comes as a shell's exit code."""
+    planned = {stage.stage: stage.transport for stage in bundle.manifest.stages}
+    lost = any(
+        kept.value.kind == "host_unreachable" and kept.value.stage == end.stage
+        for kept in bundle.failures
+    )
+    return lost and planned.get(end.stage) == "ssh" and end.exit_code is None
 
 
 def _signal_of(end: ExitRecord) -> str | None:
@@ -92,21 +138,3 @@ def _signal_of(end: ExitRecord) -> str | None:
         return signal.Signals(end.exit_code - 128).name
     except ValueError:
         return None
-
-
-def _short_of_memory(bundle: Bundle, end: ExitRecord) -> Iterator[Evidence]:
-    """Yield what makes it likely that the kernel killed the process for its memory."""
-    for kept in bundle.stderr.get(end.stage, ())[-20:]:
-        if "out of memory" in kept.value.lower() or "cannot allocate memory" in kept.value.lower():
-            yield Evidence(kept.where, printable(kept.value))
-    devices = [seen.event for seen in events(bundle, Device, end.stage)]
-    total_bytes = devices[-1].total_bytes if devices and devices[-1].device == "cpu" else None
-    held = [
-        (seen.event.rss_mb, seen.where)
-        for seen in events(bundle, Event, end.stage)
-        if isinstance(seen.event, (ModelLoaded, Heartbeat))
-    ]
-    for rss_mb, where in held[-1:]:
-        if total_bytes and rss_mb * 1e6 >= FULL * total_bytes:
-            text = f"the process held {size(rss_mb * 1e6)} of the host's {size(total_bytes)}"
-            yield Evidence(where, text)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from orchestrator.bundle.lookup import events
-from orchestrator.bundle.reader import Bundle
 from worker.protocol.events import (
     CacheHit,
     CacheOrphanCleaned,
@@ -46,11 +44,6 @@ class FetchFacts:
     def is_telling(self) -> bool:
         """Whether more is known than that the weights were there at the end."""
         return self.state in ("hit", "failed") or self.elapsed_ms > 0 or self.cleaned_bytes > 0
-
-
-def fetch_of(bundle: Bundle, stage: int) -> FetchFacts | None:
-    """Return what the bundle tells of a stage's newest fetch; None where it tells nothing."""
-    return fetch_among(seen.event for seen in events(bundle, Event, stage))
 
 
 def fetch_among(told: Iterable[Event]) -> FetchFacts | None:

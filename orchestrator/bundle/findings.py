@@ -35,6 +35,8 @@ class Finding:
         advice: what to do next.
         at_ms: when it was noticed, by the orchestrator's clock.
         is_told: whether `sentence` is what the user was told when it happened.
+        cause: stable name of what happened.
+        phase: what the stage was doing.
     """
 
     rule: str
@@ -46,3 +48,5 @@ class Finding:
     host: str = ""
     evidence: tuple[Evidence, ...] = ()
     is_told: bool = False
+    cause: str = ""
+    phase: str = ""

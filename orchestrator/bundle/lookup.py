@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from orchestrator.bundle.reader import Bundle
+from orchestrator.bundle.records import ExitRecord
 from worker.protocol.codec import EventLine
 from worker.protocol.events import Event, Starting, UnknownEvent
 from worker.protocol.ready import Ready
@@ -16,7 +17,7 @@ E = TypeVar("E", bound=Event)
 
 @dataclass(frozen=True, slots=True)
 class Seen(Generic[E]):
-    """An event, whose it is and when it was received."""
+    """An event, whose it is and when it was received; `told_ms` is by its host's own clock."""
 
     event: E
     stage: int
@@ -25,6 +26,7 @@ class Seen(Generic[E]):
     uptime_ms: float
     where: str
     after_gap: bool
+    told_ms: float = 0.0
 
 
 def events(bundle: Bundle, kind: type[E], stage: int | None = None) -> Iterator[Seen[E]]:
@@ -43,6 +45,7 @@ def events(bundle: Bundle, kind: type[E], stage: int | None = None) -> Iterator[
                 message.envelope.uptime_ms,
                 kept.where,
                 kept.after_gap,
+                message.envelope.wall_ms,
             )
 
 
@@ -90,3 +93,9 @@ def process_at(bundle: Bundle, stage: int, wall_ms: float) -> int:
     """Return which process of the stage was the current one then: 1 for the first."""
     started = sum(seen.wall_ms <= wall_ms for seen in events(bundle, Starting, stage))
     return max(1, started)
+
+
+def exit_near(bundle: Bundle, stage: int | None, wall_ms: float) -> ExitRecord | None:
+    """Return the end of a stage's process that is nearest to a time."""
+    ends = [kept.value for kept in bundle.exits if kept.value.stage == stage]
+    return min(ends, key=lambda end: abs(end.wall_ms - wall_ms), default=None)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 MASK = "***"
 SHORTEST_SECRET = 6
@@ -15,8 +16,11 @@ _SECRET_WORDS = frozenset(
     | {"credentials", "auth", "authorization", "bearer", "cookie"}
 )
 _PRIVATE_WORDS = frozenset({"prompt", "system", "messages", "stop"})
+_HIDDEN = re.compile(r"<\d+ characters>")
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
 _ASSIGNMENT = re.compile(r"""([A-Za-z_][\w.-]*)=('[^']*'|"[^"]*"|[^\s'"]+)""")
+# The password of an address; it may hold an `@` itself.
+_USERINFO = re.compile(rb"""(://[^\s/:@'"<>]*:)[^\s/'"<>]+(?=@)""")
 _KNOWN_SHAPES = re.compile(rb"\b(?:hf_[A-Za-z0-9]{16,}|(?i:bearer )[A-Za-z0-9._~+/=-]{8,})")
 
 
@@ -43,9 +47,11 @@ class Masker:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         shapes = set()
         for secret in secrets:
-            if len(secret) >= SHORTEST_SECRET:
-                shapes.add(secret.encode("utf-8", "replace"))
-                shapes.add(json.dumps(secret)[1:-1].encode("ascii"))  # As it stands within JSON.
+            # Within an address it may be quoted, and stand elsewhere as it is.
+            for shape in {secret, unquote(secret)}:
+                if len(shape) >= SHORTEST_SECRET:
+                    shapes.add(shape.encode("utf-8", "replace"))
+                    shapes.add(json.dumps(shape)[1:-1].encode("ascii"))  # As within JSON.
         self._known = tuple(sorted(shapes, key=len, reverse=True))
 
     def raw(self, data: bytes) -> bytes:
@@ -54,7 +60,13 @@ class Masker:
             data = data.replace(secret, MASK.encode())
         if b"hf_" in data or b"earer " in data:
             data = _KNOWN_SHAPES.sub(MASK.encode(), data)
+        if b"://" in data:
+            data = _USERINFO.sub(rb"\1" + MASK.encode(), data)
         return data
+
+    def line(self, text: str) -> str:
+        """Return the text without known secrets and without what looks like one."""
+        return self.raw(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def text(self, text: str) -> str:
         """Return the text without secrets, also those assigned by name: `env HF_TOKEN=…`."""
@@ -101,6 +113,8 @@ def _is_hidden(name: str) -> bool:
 
 
 def _hide(name: str, value: str) -> str:
+    if _HIDDEN.fullmatch(value):
+        return value
     return MASK if is_secret_name(name) else f"<{len(value)} characters>"
 
 

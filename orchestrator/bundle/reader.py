@@ -24,6 +24,7 @@ from orchestrator.bundle.records import (
     RequestRecord,
 )
 from orchestrator.bundle.segments import segments_of
+from orchestrator.bundle.writer import GAVE_UP
 
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ class Bundle:
     requests: tuple[Kept[RequestRecord], ...]
     recoveries: tuple[Kept[RecoveryRecord], ...]
     stderr: Mapping[int, tuple[Kept[str], ...]]
+    unwritable: Kept[str] | None = None
     problems: tuple[str, ...]
 
 
@@ -76,6 +78,7 @@ def read_bundle(path: Path) -> Bundle:
         requests=tuple(reader.records("requests.jsonl", parser_of(RequestRecord))),
         recoveries=tuple(reader.records("recoveries.jsonl", parser_of(RecoveryRecord))),
         stderr=reader.stderr(),
+        unwritable=reader.unwritable(),
         problems=tuple(reader.problems),
     )
 
@@ -120,6 +123,15 @@ class _Reader:
             )
             for stage in sorted(stages)
         }
+
+    def unwritable(self) -> Kept[str] | None:
+        """Return why the writer gave up, where it could leave a mark."""
+        try:
+            marks = sorted(file.name for file in self._path.glob(f"{GAVE_UP}*"))
+        except OSError:
+            return None
+        reasons = {name: name.removeprefix(GAVE_UP).replace("_", " ") for name in marks}
+        return next((Kept(reason, name) for name, reason in reasons.items()), None)
 
     def _lines(self, name: str) -> Iterator[tuple[str, bytes, bool]]:
         after_gap = False

@@ -54,6 +54,7 @@ class OpRecord:
     received_bytes: int = rule(NON_NEGATIVE, "length of the reply line")
     ok: bool = rule(FLAG, "whether the reply came and is no error")
     code: str | None = rule(TEXT, "the error code", None)
+    error: str | None = rule(TEXT, "the error's text, its beginning", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,9 @@ class RequestRecord:
     ttft_ms: float | None = rule(NON_NEGATIVE_NUMBER, "time to the first token", None)
     duration_ms: float = rule(NON_NEGATIVE_NUMBER, "the whole request")
     decode_tokens_per_s: float | None = rule(NON_NEGATIVE_NUMBER, "after the first token", None)
+    history_bytes: int | None = rule(
+        NON_NEGATIVE, "hidden states kept at its end, to be sent again to a lost stage", None
+    )
     options: Mapping[str, Any] | None = rule(OBJECT, "sampling options and limits", None)
 
 

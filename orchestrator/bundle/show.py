@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+from orchestrator.bundle.records import RecoveryRecord
 from orchestrator.bundle.report import Report
 from orchestrator.bundle.screen import Screen, Table
+from orchestrator.bundle.show_findings import show_findings
 from orchestrator.bundle.show_stages import show_fetches, show_memory, show_stages, show_starts
-from orchestrator.bundle.timings import OpTiming
 from orchestrator.bundle.words import printable, span
 
 PROBLEMS_SHOWN = 5
-EVIDENCE_SHOWN = 6
 
 
 def show(report: Report, screen: Screen) -> None:
     """Print every section that the bundle has something for."""
-    _show_run(report, screen)
-    _show_findings(report, screen)
+    show_run(report, screen)
+    show_findings(report, screen)
     show_stages(report.stages, screen)
     show_starts(report.starts, screen)
     show_fetches(report.stages, screen)
     show_memory(report.stages, screen)
-    _show_ops(report.ops, screen)
+    _show_ops(report, screen)
     _show_requests(report, screen)
+    _show_recoveries(report.recoveries, screen)
     if report.problems:
         screen.heading(f"Not readable in this bundle: {len(report.problems)}")
         for problem in report.problems[:PROBLEMS_SHOWN]:
             screen.line(f"  {printable(problem)}", "dim")
 
 
-def _show_run(report: Report, screen: Screen) -> None:
+def show_run(report: Report, screen: Screen) -> None:
+    """Print which bundle this is, what was run, and how it ended."""
     manifest = report.manifest
     screen.line(f"Bundle {printable(report.path, 1000)}", "bold")
     if manifest.command:
@@ -47,31 +49,12 @@ def _show_run(report: Report, screen: Screen) -> None:
     )
 
 
-def _show_findings(report: Report, screen: Screen) -> None:
-    cause = report.cause
-    if cause is None:
-        for note in report.findings:
-            screen.line(f"Note: {note.sentence}", "dim")
-        return
-    screen.heading("First cause")
-    screen.line(f"  {cause.sentence}", "red")
-    for evidence in cause.evidence[:EVIDENCE_SHOWN]:
-        screen.line(f"    {evidence.where}: {evidence.text}")
-    screen.line(f"  What to do: {cause.advice}.")
-    others = [finding for finding in report.findings if finding is not cause]
-    if others:
-        screen.line("  What else was seen:")
-    for finding in others:
-        places = ", ".join(evidence.where for evidence in finding.evidence[:2])
-        screen.line(f"    {finding.sentence} [{finding.rank.name.lower()}; {places}]", "dim")
-
-
-def _show_ops(ops: tuple[OpTiming, ...], screen: Screen) -> None:
-    if not ops:
+def _show_ops(report: Report, screen: Screen) -> None:
+    if not report.ops:
         return
     screen.heading("Time per op (median, total): computing; on the wire; idle before it")
     rows = []
-    for op in ops:
+    for op in report.ops:
         count = f"{op.count} ({op.failed} failed)" if op.failed else str(op.count)
         spreads = (op.compute, op.wire, op.idle)
         times = [
@@ -82,6 +65,38 @@ def _show_ops(ops: tuple[OpTiming, ...], screen: Screen) -> None:
         rows.append((str(op.stage), printable(op.op, 24), count, *times))
     columns = (">compute", ">total", ">wire", ">total", ">idle", ">total")
     screen.table(Table((">st", "op", ">calls", *columns), tuple(rows)))
+    if report.busy:
+        shares = ", ".join(f"stage {busy.stage} {busy.share:.0%}" for busy in report.busy)
+        window = span(report.busy[0].window_ms)
+        screen.line(f"  busy from the first op to the last ({window}): {shares}")
+
+
+def _show_recoveries(recoveries: tuple[RecoveryRecord, ...], screen: Screen) -> None:
+    if not recoveries:
+        return
+    screen.heading("Lost stages brought back")
+    rows = tuple(
+        (
+            str(recovery.stage),
+            moved(recovery),
+            f"{recovery.attempt} of {recovery.most_attempts}",
+            span(recovery.restart_ms),
+            span(recovery.replay_ms),
+            str(recovery.requests),
+            str(recovery.tokens),
+            "serves again" if recovery.ok else printable(recovery.error or "failed", 40),
+        )
+        for recovery in recoveries
+    )
+    columns = ("try", ">restart", ">replay", ">requests", ">tokens", "result")
+    screen.table(Table((">st", "host", *columns), rows))
+
+
+def moved(recovery: RecoveryRecord) -> str:
+    """Return the host of a recovery, and where the stage went if that is another one."""
+    if recovery.new_host == recovery.host:
+        return printable(recovery.host, 28)
+    return f"{printable(recovery.host, 28)} -> {printable(recovery.new_host, 28)}"
 
 
 def _show_requests(report: Report, screen: Screen) -> None:

@@ -129,14 +129,14 @@ def _fetch_cells(fetch: FetchFacts) -> tuple[str, ...]:
     if fetch.cleaned_bytes:
         notes.append(f"{size(fetch.cleaned_bytes)} of left-overs removed")
     if fetch.reason:
-        notes.append(printable(fetch.reason, 60))
+        notes.append(fetch.reason)
     came = fetch.elapsed_ms > 0
     return (
         size(fetch.total_bytes),
         size(fetch.fetched_bytes) if came else "-",
         span(fetch.elapsed_ms) if came else "-",
         f"{fetch.mbps:.1f}" if came else "-",
-        ", ".join(notes),
+        printable(", ".join(notes), 44),
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from orchestrator.bundle.fetch_facts import FetchFacts, fetch_of
-from orchestrator.bundle.lookup import events, ready_of
+from orchestrator.bundle.fetch_facts import FetchFacts, fetch_among
+from orchestrator.bundle.lookup import ready_of
 from orchestrator.bundle.reader import Bundle
 from orchestrator.bundle.records import StageRecord
 from worker.protocol.events import (
@@ -27,7 +28,7 @@ class StageFacts:
     """What is known of a stage; None where the bundle does not tell.
 
     Attributes:
-        state: ready, failed or not ready.
+        state: ready, recovered (it was lost and serves again), failed or not ready.
         need_bytes: predicted before loading; `weights_bytes` of it are weights.
         free_bytes: what was free then.
         held_bytes: bytes of the parameters and buffers that were loaded.
@@ -64,17 +65,24 @@ class StageFacts:
     fetch: FetchFacts | None = None
 
 
-def facts_of(bundle: Bundle, stage: int, host: str) -> StageFacts:
-    """Return what the bundle knows of a stage's newest process."""
+def facts_of(bundle: Bundle, stage: int, host: str, told: Sequence[Event]) -> StageFacts:
+    """Return what the bundle knows of a stage's newest process.
+
+    Args:
+        bundle: the bundle.
+        stage: index of the stage.
+        host: label of its host.
+        told: the events of all its processes, in order.
+    """
     planned = next((s for s in bundle.manifest.stages if s.stage == stage), None)
     planned = planned or StageRecord(stage=stage, host=host, transport="")
-    hello = _newest(bundle, Starting, stage)
     ready = ready_of(bundle, stage)
-    device = _newest(bundle, Device, stage)
-    loading = _newest(bundle, LoadingModel, stage)
-    check = _newest(bundle, MemoryCheck, stage)
-    loaded = _newest(bundle, ModelLoaded, stage)
-    beat = _newest(bundle, Heartbeat, stage)
+    hello = _newest(told, Starting)
+    device = _newest(told, Device)
+    loading = _newest(told, LoadingModel)
+    check = _newest(told, MemoryCheck)
+    loaded = _newest(told, ModelLoaded)
+    beat = _newest(told, Heartbeat)
     rss_mb = [event.rss_mb for event in (loaded, beat) if event]
     peaks_mb = [*rss_mb, *([loaded.peak_rss_mb] if loaded else [])]
     layers = loading.layer_range if loading else planned.layer_range
@@ -109,18 +117,18 @@ def facts_of(bundle: Bundle, stage: int, host: str) -> StageFacts:
         rss_bytes=rss_mb[-1] * 1e6 if rss_mb else None,
         peak_rss_bytes=max(peaks_mb) * 1e6 if peaks_mb else None,
         notes=loaded.notes if loaded else (),
-        fetch=fetch_of(bundle, stage),
+        fetch=fetch_among(told),
     )
 
 
 def _state(bundle: Bundle, stage: int, is_ready: bool) -> str:
-    if any(kept.value.stage == stage for kept in bundle.failures):
-        return "failed"
+    lost_ms = [kept.value.wall_ms for kept in bundle.failures if kept.value.stage == stage]
+    back_ms = [k.value.wall_ms for k in bundle.recoveries if k.value.stage == stage and k.value.ok]
+    if lost_ms:
+        # An attempt begins after the failure that it mends.
+        return "recovered" if back_ms and max(back_ms) >= max(lost_ms) else "failed"
     return "ready" if is_ready else "not ready"
 
 
-def _newest(bundle: Bundle, kind: type[E], stage: int) -> E | None:
-    newest = None
-    for seen in events(bundle, kind, stage):
-        newest = seen.event
-    return newest
+def _newest(told: Sequence[Event], kind: type[E]) -> E | None:
+    return next((event for event in reversed(told) if isinstance(event, kind)), None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from orchestrator.bundle.lookup import Seen, events
-from orchestrator.bundle.reader import Bundle
+from orchestrator.bundle.lookup import Seen
+from orchestrator.bundle.processes import Process
 from worker.protocol.events import (
     BootProfile,
     CacheHit,
@@ -49,23 +49,18 @@ class Start:
     loading_ms: dict[str, float]
 
 
-def starts_of(bundle: Bundle, stage: int) -> Iterator[Start]:
-    """Yield the starts of a stage: one for each process that said hello."""
-    processes: list[list[Seen[Event]]] = []
-    for seen in events(bundle, Event, stage):
-        if isinstance(seen.event, Starting):
-            processes.append([])
-        if processes:
-            processes[-1].append(seen)
+def starts_of(processes: Iterable[Process], run_ms: float) -> Iterator[Start]:
+    """Yield the start of each process that said hello; the run began at `run_ms`."""
     for process in processes:
-        yield _start(process, bundle.manifest.wall_ms)
+        if process.hello is not None:
+            yield _start(process, process.hello, run_ms)
 
 
-def _start(seen: list[Seen[Event]], run_ms: float) -> Start:
-    hello = seen[0]
+def _start(process: Process, hello: Seen[Event], run_ms: float) -> Start:
+    seen = process.seen
+    # Where nothing tells when the run began, it begins with this process.
+    offset_ms = process.started_ms - run_ms if run_ms else 0.0
     hello_ms = max(0.0, hello.wall_ms - run_ms) if run_ms else hello.uptime_ms
-    # The worker's own clock counts from its start; this is where that start lies in the run.
-    offset_ms = hello_ms - hello.uptime_ms
     phases = list(_phases(seen)) or list(_profiled(seen))
     in_order = sorted(phases, key=lambda phase: (phase.start_ms, -(phase.took_ms or 0)))
     ready = [s.uptime_ms for s in seen if isinstance(s.event, WorkerReady)]

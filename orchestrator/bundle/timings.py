@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
@@ -21,11 +22,12 @@ Key = tuple[int, int, str, RequestId]  # stage, process, op, request
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Some durations: how many, their median and their sum; None where there are none."""
+    """Some durations: how many, their median, 95th percentile and sum; None of none."""
 
     count: int
     median_ms: float | None
     total_ms: float
+    p95_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,5 +138,8 @@ def _timing(stage: int, op: str, samples: _Samples) -> OpTiming:
 
 
 def _spread(values: Iterable[float]) -> Spread:
-    kept = [float(value) for value in values]
-    return Spread(len(kept), median(kept) if kept else None, sum(kept))
+    kept = sorted(float(value) for value in values)
+    if not kept:
+        return Spread(0, None, 0.0)
+    nearest = math.ceil(0.95 * len(kept)) - 1
+    return Spread(len(kept), median(kept), sum(kept), kept[nearest])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +23,13 @@ from orchestrator.bundle.records import (
 from orchestrator.bundle.segments import SegmentedLog
 from orchestrator.stderr import say
 from worker.protocol.schema import to_fields
+
+# Begins the name of the empty file that a writer leaves when it cannot write any more.
+GAVE_UP = "gave_up_"
+
+
+# Made once: json.dumps makes one for each call that wants other separators than its own.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +173,10 @@ class BundleWriter:
 
     def _give_up(self, error: OSError) -> None:
         self._close_files()
+        # The name says it, for an empty file can be made on most disks that are full.
+        reason = re.sub(r"[^a-zA-Z0-9]+", "_", error.strerror or type(error).__name__)
+        with contextlib.suppress(OSError):
+            (self.path / f"{GAVE_UP}{reason}").touch()
         self._warn(
             f"warning: the bundle {self.path} cannot be written ({error.strerror or error}); "
             "the run goes on without it; choose another place with --bundle-dir"
@@ -177,7 +190,7 @@ class BundleWriter:
 
 
 def _json(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+    return _ENCODER.encode(values).encode("utf-8", "replace")
 
 
 def _is_object(raw: bytes) -> bool:

@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 from orchestrator.bundle.records import Recorder
 from orchestrator.failures import HostUnreachable, Hung, NotReady, StageFailure
 from orchestrator.specs import StageSpec
+from orchestrator.stage.gate import StartGate, login_pauses
 from orchestrator.stage.link import StageLink
 from orchestrator.stage.notes import StageNotes, StageStatus
 from orchestrator.stage.scribe import Scribe
@@ -35,6 +36,7 @@ class StageClient:
         on_status: told of each new phase and event, from the event loop.
         on_failure: told of the failure, once.
         on_event: told of each event, `op` and `heartbeat` aside.
+        gate: bounds the logins of all workers that start together; None is one of its own.
     """
 
     def __init__(
@@ -46,14 +48,18 @@ class StageClient:
         on_status: Callable[[StageStatus], None] = lambda status: None,
         on_failure: Callable[[StageFailure], None] = lambda failure: None,
         on_event: Callable[[Event], None] = lambda event: None,
+        gate: StartGate | None = None,
     ) -> None:
         self.spec = spec
         self._timeouts = timeouts
         self._on_status = on_status
         self._news = asyncio.Event()
         self._notes = StageNotes(spec, self._changed, on_event)
-        scribe = Scribe(spec.stage, spec.host, recorder)
-        self._link = StageLink(spec, self._notes, scribe, timeouts, on_failure)
+        self._scribe = Scribe(spec.stage, spec.host, recorder)
+        self._on_failure = on_failure
+        self._gate = gate or StartGate()
+        self._killed = False
+        self._link = self._new_link()
 
     @property
     def status(self) -> StageStatus:
@@ -104,14 +110,22 @@ class StageClient:
         """
         assert request.request_id is not None, "an op without request_id cannot be matched"
         limit_s = self._timeouts.op_s if timeout_s is None else timeout_s
+        loop, link = asyncio.get_running_loop(), self._link
+        late_s = loop.time() + limit_s
         line = encode_request(request)
-        link = self._link
         try:
-            async with asyncio.timeout(limit_s):
-                await link.process.room()
-                # Nothing is awaited between here and the write: a call that is cancelled while it
-                # waits for room must not be expecting a reply.
-                return cast(R, await link.write(link.process, request, line).future)
+            if not link.process.has_room:
+                async with asyncio.timeout_at(late_s):
+                    await link.process.room()
+            # Nothing is awaited between here and the write: a call that is cancelled while it
+            # waits for room must not be expecting a reply.
+            future = link.write(link.process, request, line).future
+            # Not asyncio.timeout, which alone would be a tenth of what an op costs here.
+            alarm = loop.call_at(late_s, _expire, future)
+            try:
+                return cast(R, await future)
+            finally:
+                alarm.cancel()
         except TimeoutError:
             late = f"did not answer {request.op} within {limit_s:g} s; it or its host is too slow"
             raise link.fail(Hung(link.scene(), late)) from None
@@ -124,7 +138,7 @@ class StageClient:
 
     def kill(self) -> None:
         """Send SIGKILL now; `aclose` is still owed."""
-        self._link.closing = True
+        self._killed = self._link.closing = True
         self._link.kill_process()
 
     async def aclose(self) -> None:
@@ -132,10 +146,45 @@ class StageClient:
         await self._link.aclose()
 
     async def _greet(self) -> None:
-        """Start the process and wait for its first message."""
+        """Start the process and wait for its first message; a dropped login is tried again."""
         self._on_status(self.status)
-        await self._link.spawn()
-        await self._reach(self._said_hello, self._timeouts.hello_s, self._no_hello)
+        pauses = login_pauses(self._timeouts)
+        deadline_s: float | None = None
+        while True:
+            async with self._gate.login(self.spec):
+                if deadline_s is None:
+                    deadline_s = time.monotonic() + self._timeouts.hello_s
+                await self._link.spawn()
+                await self._hear(lambda: self._link.has_answered, deadline_s)
+            dropped = self._link.dropped
+            if dropped is None:
+                break
+            pause_s = next(pauses, None)
+            if self._killed or pause_s is None or time.monotonic() + pause_s > deadline_s:
+                raise self._link.fail(dropped)
+            said = " ".join(self._notes.stderr_lines)
+            self._scribe.note(f"the login was dropped ({said}), tried again in {pause_s:.1f} s")
+            await self._link.aclose()
+            self._notes.forget_stderr()
+            await asyncio.sleep(pause_s)
+            self._link = self._new_link()
+        await self._hear(self._said_hello, deadline_s)
+
+    async def _hear(self, heard: Callable[[], bool], deadline_s: float) -> None:
+        """Wait for an answer of the host; tell the user where that takes long."""
+        limit_s = self._timeouts.hello_s
+        quiet = asyncio.get_running_loop().call_later(
+            self._timeouts.quiet_s,
+            self._notes.note,
+            f"still connecting; given up after {limit_s:g} s (--start-timeout-s)",
+        )
+        try:
+            await self._reach(heard, max(0.0, deadline_s - time.monotonic()), self._no_hello)
+        finally:
+            quiet.cancel()
+
+    def _new_link(self) -> StageLink:
+        return StageLink(self.spec, self._notes, self._scribe, self._timeouts, self._on_failure)
 
     def _said_hello(self) -> bool:
         return self._link.inbox.handshake.hello is not None
@@ -181,3 +230,8 @@ class StageClient:
             )
 
         return failure
+
+
+def _expire(future: asyncio.Future[Reply]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())

@@ -1,9 +1,11 @@
-"""The first lines of a stage: noise, then `starting` with our nonce, then nothing but protocol."""
+"""The first lines of a stage: noise, then lines with our nonce, then nothing but protocol."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from orchestrator import __version__
+from orchestrator.transport.shipping import BootLine, read_boot_line
 from worker.protocol.codec import (
     PROTOCOL_VERSION,
     EventLine,
@@ -22,7 +24,7 @@ class TooMuchNoise(Exception):
 
 
 class OtherVersion(Exception):
-    """The worker speaks another protocol; the text has both versions."""
+    """The worker is of another version; the text says of which."""
 
 
 @dataclass(slots=True)
@@ -32,11 +34,13 @@ class Handshake:
     Attributes:
         nonce: what the worker was given; another worker's output cannot have it.
         hello: the first protocol line, once it came.
+        boot: what the start of shipped code said, once it did; the host has been reached then.
         noise: the last lines before it, as text.
     """
 
     nonce: str
     hello: Starting | None = None
+    boot: BootLine | None = None
     noise: list[str] = field(default_factory=list)
     _noise_bytes: int = 0
 
@@ -45,8 +49,12 @@ class Handshake:
 
         Raises:
             TooMuchNoise: the bound is passed.
-            OtherVersion: it is the hello of another protocol version.
+            OtherVersion: it is the hello of another version.
         """
+        boot = read_boot_line(line, self.nonce)
+        if boot is not None:
+            self.boot = boot
+            return None
         # A banner is no JSON and may be long: only what could be an event is parsed.
         read = decode_worker_line(line) if b'"starting"' in line else Garbage(line, "noise")
         if isinstance(read, EventLine) and self._is_ours(read):
@@ -75,5 +83,8 @@ class Handshake:
         else:
             return False
         if ours and (isinstance(event, UnknownEvent) or major(version) != major(PROTOCOL_VERSION)):
+            raise OtherVersion(f"protocol {version} (stageline {product})")
+        # The versions of one protocol may still differ in what they compute.
+        if ours and product != __version__:
             raise OtherVersion(f"protocol {version} (stageline {product})")
         return ours

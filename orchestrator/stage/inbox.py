@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from orchestrator import __version__
 from orchestrator.failures import (
+    NotReady,
     OpRejected,
     ProtocolViolation,
     StageFailure,
@@ -10,9 +14,11 @@ from orchestrator.failures import (
 )
 from orchestrator.specs import StageSpec
 from orchestrator.stage.handshake import MAX_NOISE_BYTES, Handshake, OtherVersion, TooMuchNoise
+from orchestrator.stage.libraries import other_library
 from orchestrator.stage.notes import StageNotes
 from orchestrator.stage.pending import PendingOps
 from orchestrator.stage.scribe import Scribe
+from orchestrator.transport.shipping import BootLine
 from worker.protocol.codec import (
     PROTOCOL_VERSION,
     ErrorReply,
@@ -22,6 +28,7 @@ from worker.protocol.codec import (
     decode_worker_line,
     parse_reply,
 )
+from worker.protocol.events import Starting
 from worker.protocol.ready import Ready
 from worker.protocol.schema import REQUEST_ID, ProtocolError
 
@@ -34,16 +41,28 @@ class BrokenRule(Exception):
     Args:
         cause: verb phrase for the failure's sentence.
         kind: class of the failure.
+        may_pass: whether another try may go better; None is what the class says.
     """
 
-    def __init__(self, cause: str, kind: type[StageFailure] = ProtocolViolation) -> None:
+    def __init__(
+        self,
+        cause: str,
+        kind: type[StageFailure] = ProtocolViolation,
+        *,
+        may_pass: bool | None = None,
+    ) -> None:
         super().__init__(cause)
         self.cause = cause
         self.kind = kind
+        self.may_pass = may_pass
 
 
 class Inbox:
     """Take the lines of one stage in order.
+
+    Args:
+        on_first: told of each line that is from the stage and comes before any answer; it may
+            send what the stage waits for then.
 
     Attributes:
         handshake: tells noise from the first line.
@@ -51,7 +70,13 @@ class Inbox:
     """
 
     def __init__(
-        self, spec: StageSpec, nonce: str, notes: StageNotes, pending: PendingOps, scribe: Scribe
+        self,
+        spec: StageSpec,
+        nonce: str,
+        notes: StageNotes,
+        pending: PendingOps,
+        scribe: Scribe,
+        on_first: Callable[[BootLine | Starting], None] = lambda line: None,
     ) -> None:
         self.handshake = Handshake(nonce)
         self.ready: Ready | None = None
@@ -59,6 +84,7 @@ class Inbox:
         self._notes = notes
         self._pending = pending
         self._scribe = scribe
+        self._on_first = on_first
 
     def take(self, line: bytes) -> None:
         """Take a line of stdout.
@@ -90,22 +116,30 @@ class Inbox:
             self._ready(read)
 
     def _first(self, line: bytes) -> None:
+        boot = self.handshake.boot
         try:
             hello = self.handshake.take(line)
         except TooMuchNoise:
             raise BrokenRule(
                 f"wrote more than {MAX_NOISE_BYTES} bytes before its first message; make the "
-                "login scripts there silent for commands that are not interactive"
+                "login scripts there silent for commands that are not interactive",
+                may_pass=False,
             ) from None
         except OtherVersion as error:
             raise BrokenRule(
-                f"speaks {error}, this orchestrator speaks protocol {PROTOCOL_VERSION}; install "
-                "the same version of stageline on both",
+                f"speaks {error}, this orchestrator speaks protocol {PROTOCOL_VERSION} (stageline "
+                f"{__version__}); leave code=installed away for that host, or install stageline "
+                f"{__version__} there",
                 VersionMismatch,
             ) from None
         if hello is not None:
+            if (other := other_library(hello)) is not None:
+                raise BrokenRule(other, NotReady)
             self._notes.enter("loading")
             self._notes.event(hello)
+            self._on_first(hello)
+        elif self.handshake.boot is not None and self.handshake.boot is not boot:
+            self._on_first(self.handshake.boot)
 
     def _ready(self, ready: Ready) -> None:
         spec = self._spec
@@ -147,7 +181,7 @@ class Inbox:
         op = self._pending.take(line.request_id) if known else None
         if op is None:
             raise BrokenRule(f"refused what was not asked: {line.error[:200]}")
-        self._scribe.op(op, received_bytes, line.code)
+        self._scribe.op(op, received_bytes, line.code, line.error)
         if not op.future.done():
             rejected = OpRejected(
                 self._spec.stage, self._spec.host, op.request.op, line.code, line.error

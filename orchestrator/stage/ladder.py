@@ -20,16 +20,25 @@ async def descend(
 ) -> None:
     """Go down the ladder as far as SIGTERM; the caller owes SIGKILL if `ended` is not done.
 
+    A stage that does not answer while the first rung begins is not waited for any longer: it is
+    stopped, or cannot hear.
+
     Args:
         process: the process to end.
         ended: done once the process is gone.
         timeouts: how long each rung holds.
-        ask: sends the `shutdown` op, where the stage can take one.
+        ask: sends what is answered at once, and the `shutdown` op, where the stage can take them.
     """
+    received = process.bytes_received
     with contextlib.suppress(PipeClosed):
         ask(process)
     process.close_stdin()
-    await asyncio.wait({ended}, timeout=timeouts.exit_s)
+    first_s = min(timeouts.mute_s, timeouts.exit_s)
+    await asyncio.wait({ended}, timeout=first_s)
+    is_mute = process.bytes_received == received
+    if not ended.done() and not is_mute:
+        await asyncio.wait({ended}, timeout=timeouts.exit_s - first_s)
     if not ended.done():
         process.terminate()
-        await asyncio.wait({ended}, timeout=timeouts.terminate_s)
+        limit_s = min(timeouts.mute_s, timeouts.terminate_s) if is_mute else timeouts.terminate_s
+        await asyncio.wait({ended}, timeout=limit_s)

@@ -8,13 +8,15 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.causes import Ending, why_ended
+from orchestrator.causes import Ending, is_dropped_login, why_ended
 from orchestrator.failures import Hung, ProtocolViolation, Scene, SpawnFailed, StageFailure
+from orchestrator.oom import kernel_lines
 from orchestrator.specs import StageSpec
 from orchestrator.stage.inbox import BrokenRule, Inbox
 from orchestrator.stage.keeper import PING_ID, keep
 from orchestrator.stage.ladder import SHUTDOWN_ID, descend
 from orchestrator.stage.notes import StageNotes
+from orchestrator.stage.opening import answer_first
 from orchestrator.stage.pending import PendingOp, PendingOps
 from orchestrator.stage.scribe import Scribe
 from orchestrator.timeouts import Timeouts
@@ -26,8 +28,9 @@ from orchestrator.transport.base import (
     StageProcess,
 )
 from orchestrator.transport.pipes import PipedProcess
+from orchestrator.transport.shipping import BootLine
 from worker.protocol.codec import MAX_LINE_BYTES, encode_request
-from worker.protocol.events import Exiting
+from worker.protocol.events import Exiting, Starting
 from worker.protocol.exits import ExitCode
 from worker.protocol.ops import Ping, Request, Shutdown
 
@@ -41,6 +44,8 @@ class StageLink:
 
     Attributes:
         done: whether it was started for an errand, did it and ended by itself.
+        dropped: why the server ended the login though nothing is wrong with it; another try by
+            another link may go better. It is no failure of the stage yet.
     """
 
     def __init__(
@@ -54,8 +59,10 @@ class StageLink:
         self.failure: StageFailure | None = None
         self.closing = False
         self.done = False
+        self.dropped: StageFailure | None = None
         self.pending = PendingOps()
-        self.inbox = Inbox(spec, secrets.token_hex(8), notes, self.pending, scribe)
+        nonce = secrets.token_hex(8)
+        self.inbox = Inbox(spec, nonce, notes, self.pending, scribe, self._on_first)
         self._spec = spec
         self._notes = notes
         self._scribe = scribe
@@ -91,6 +98,13 @@ class StageLink:
             if spawning.exception() is None:
                 self._adopt(spawning.result())
             raise
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the host was reached, or let the login drop: it has one login less to handle."""
+        handshake = self.inbox.handshake
+        said = handshake.hello is not None or handshake.boot is not None
+        return said or self.dropped is not None
 
     @property
     def process(self) -> StageProcess:
@@ -169,7 +183,7 @@ class StageLink:
             await asyncio.gather(supervisor, keeper, return_exceptions=True)
             process.close()
             self.pending.fail_all(ConnectionError("the stage was closed"))
-            if self.failure is None:
+            if self.failure is None and self.dropped is None:
                 self._notes.enter("closed")
             await asyncio.sleep(0)  # asyncio closes the pipes in its next turn
 
@@ -206,14 +220,13 @@ class StageLink:
             while line := await process.readline():
                 self.inbox.take(line)
         except BrokenRule as broken:
-            self._broke(broken.cause, broken.kind)
+            self.fail(broken.kind(self.scene(), broken.cause, may_pass=broken.may_pass))
         except LineTooLong as error:
             self._broke(f"wrote a line of more than {error.limit_bytes} bytes, which is the limit")
 
     async def _keep(self, process: StageProcess) -> None:
         def ping() -> None:
-            request = Ping(request_id=PING_ID)
-            self.write(process, request, encode_request(request)).future.cancel()
+            self._tell(process, Ping(request_id=PING_ID))
 
         try:
             limit_s = await keep(process, self._notes, self.pending, self._timeouts, ping)
@@ -221,7 +234,7 @@ class StageLink:
             await self.pipe_closed()
             return
         scene = self.scene()
-        cause = f"nothing came from it for {limit_s:g} s while {scene.phase}"
+        cause = f"nothing came from it for {limit_s:.3g} s while {scene.phase}"
         advice = "it is stopped, or its host or the link to it is down"
         self.fail(Hung(scene, f"does not answer: {cause}; {advice}"))
 
@@ -234,16 +247,28 @@ class StageLink:
             failure.__cause__ = error
             self.fail(failure)
 
-    def _ask_to_end(self, process: StageProcess) -> None:
-        if self.inbox.ready is not None:
-            shutdown = Shutdown(request_id=SHUTDOWN_ID)
-            self.write(process, shutdown, encode_request(shutdown)).future.cancel()
+    def _on_first(self, line: BootLine | Starting) -> None:
+        if self._process is not None:
+            with contextlib.suppress(PipeClosed):  # Its end says why.
+                answer_first(line, self._spec, self._process, self._tell, self._notes, self._scribe)
 
-    def _broke(self, cause: str, kind: type[StageFailure] = ProtocolViolation) -> StageFailure:
-        return self.fail(kind(self.scene(), cause))
+    def _tell(self, process: StageProcess, request: Request[Any]) -> None:
+        """Send what nobody waits for the answer of."""
+        self.write(process, request, encode_request(request)).future.cancel()
+
+    def _ask_to_end(self, process: StageProcess) -> None:
+        if self.inbox.handshake.hello is not None:
+            self._tell(process, Ping(request_id=PING_ID))  # answered also in a long op
+        if self.inbox.ready is not None:
+            self._tell(process, Shutdown(request_id=SHUTDOWN_ID))
+
+    def _broke(self, cause: str) -> StageFailure:
+        return self.fail(ProtocolViolation(self.scene(), cause))
 
     def _ended(self, status: ExitStatus) -> None:
         expected = self.closing or self.failure is not None
+        if not expected and status.signal == "SIGKILL" and self._spec.transport != "ssh":
+            self._ask_kernel()
         if not expected and self._did_errand(status):
             self.done = expected = True
             self._notes.enter("done")
@@ -256,9 +281,22 @@ class StageLink:
                 stderr_lines=self._notes.stderr_lines,
                 noise=self.inbox.handshake.noise,
                 errand=self._spec.options.only,
+                ssh=self._spec.ssh,
+                python=self._spec.python,
             )
+            if is_dropped_login(ending):
+                self.dropped = why_ended(ending)
+                self._notes.note("its login was dropped; trying again")
+                return
             self.fail(why_ended(ending))
         self._scribe.exit(status, self.failure, expected=expected)
+
+    def _ask_kernel(self) -> None:
+        """Put what the kernel here says beside the last words; the shell of an ssh host does so."""
+        hello = self.inbox.handshake.hello
+        pid = hello.pid if hello is not None else self._process.pid if self._process else 0
+        for line in kernel_lines(pid):
+            self._take_stderr(f"kernel: {line}\n".encode())
 
     def _did_errand(self, status: ExitStatus) -> bool:
         """Tell whether an errand was done: the worker says so in its last line."""

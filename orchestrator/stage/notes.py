@@ -22,6 +22,7 @@ from worker.protocol.events import (
     ModelLoadFailed,
     Op,
     SignalReceived,
+    Starting,
     UncaughtException,
     UnknownEvent,
 )
@@ -33,6 +34,7 @@ _STDERR_LINES_KEPT = 60
 _STDERR_LINE_CHARS = 2000
 # Kept however many other events follow: they decide why a process ended.
 _TELLING = (
+    Starting,
     MemoryCheck,
     ModelLoaded,
     Heartbeat,
@@ -52,6 +54,7 @@ class StageStatus:
         since_s: `time.monotonic()` when the phase began.
         progress: newest news of its download, if it fetches or has fetched.
         title: what messages call it; "" is `stage N on HOST`.
+        note: what is done to reach it, while it connects.
     """
 
     stage: int
@@ -61,6 +64,7 @@ class StageStatus:
     since_s: float
     progress: DownloadProgress | None = None
     title: str = ""
+    note: str = ""
 
     @property
     def name(self) -> str:
@@ -87,6 +91,7 @@ class StageNotes:
         self._on_event = on_event
         self._progress: DownloadProgress | None = None
         self._phase: Phase = "connecting"
+        self._note = ""
         self._since_s = time.monotonic()
         self._last_event: Event | None = None
         self._recent: deque[Event] = deque(maxlen=_EVENTS_KEPT)
@@ -110,6 +115,7 @@ class StageNotes:
             self._since_s,
             self._progress,
             self._spec.title,
+            self._note,
         )
 
     @property
@@ -121,6 +127,11 @@ class StageNotes:
     def stderr_lines(self) -> tuple[str, ...]:
         """The last lines of stderr, the unfinished one included."""
         return (*self._stderr, self._stderr_part) if self._stderr_part else tuple(self._stderr)
+
+    def note(self, text: str) -> None:
+        """Tell what is done while the stage connects."""
+        self._note = text
+        self._on_change(self.status)
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase."""
@@ -151,6 +162,11 @@ class StageNotes:
         *lines, part = text.split("\n")
         self._stderr.extend(line[:_STDERR_LINE_CHARS] for line in lines if line.strip())
         self._stderr_part = part[:_STDERR_LINE_CHARS]
+
+    def forget_stderr(self) -> None:
+        """Begin anew: what a try said that did not count explains nothing later."""
+        self._stderr.clear()
+        self._stderr_part = ""
 
     def scene(self, doing: str | None, exit_status: ExitStatus | None = None) -> Scene:
         """Return where and when something goes wrong.

@@ -64,6 +64,11 @@ class PendingOps:
         ops = self._oldest_first.values()
         return next((op for op in ops if not isinstance(op.request, Ping)), None)
 
+    @property
+    def sent_bytes(self) -> int:
+        """What was sent of all ops in flight; some of it may be on its way still."""
+        return sum(op.sent_bytes for op in self._oldest_first.values())
+
     def put_back(self, op: PendingOp) -> None:
         """Undo `take`: the reply was none."""
         self._by_id.setdefault(op.request.request_id, deque()).appendleft(op)

@@ -8,7 +8,9 @@ from orchestrator.bundle.records import ExitRecord, FailureRecord, OpRecord, Rec
 from orchestrator.failures import StageFailure
 from orchestrator.stage.pending import PendingOp
 from orchestrator.transport.base import ExitStatus
-from worker.protocol.ops import Ping
+from worker.protocol.ops import Environment, Ping
+
+_ERROR_CHARS = 500
 
 
 class Scribe:
@@ -27,9 +29,20 @@ class Scribe:
         """Keep what was written to stderr."""
         self._recorder.stderr(self._stage, self._host, chunk)
 
-    def op(self, op: PendingOp, received_bytes: int, code: str | None = None) -> None:
-        """Keep an answered op; pings are many and tell nothing."""
-        if isinstance(op.request, Ping):
+    def note(self, text: str) -> None:
+        """Keep what this program did, among what the stage's stderr says."""
+        line = f"stageline: {text}\n".encode()
+        self._recorder.stderr(self._stage, self._host, line)
+
+    def op(
+        self,
+        op: PendingOp,
+        received_bytes: int,
+        code: str | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Keep an answered op; pings are many and tell nothing, variables are not told."""
+        if isinstance(op.request, (Ping, Environment)):
             return
         self._recorder.op(
             OpRecord(
@@ -43,6 +56,7 @@ class Scribe:
                 received_bytes=received_bytes,
                 ok=code is None,
                 code=code,
+                error=None if error is None else error[:_ERROR_CHARS],
             )
         )
 

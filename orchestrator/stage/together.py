@@ -30,6 +30,8 @@ async def close_all(stages: Sequence[StageClient]) -> None:
         for stage in stages:
             stage.kill()
     closing = [asyncio.create_task(stage.aclose()) for stage in stages]
+    if not closing:
+        return
     try:
         await asyncio.wait(closing)
     except asyncio.CancelledError:

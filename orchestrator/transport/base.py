@@ -87,6 +87,10 @@ class StageProcess(Protocol):
     def bytes_unsent(self) -> int:
         """Bytes accepted by `write` that the pipe has not taken yet."""
 
+    @property
+    def has_room(self) -> bool:
+        """Whether `room` returns at once."""
+
     async def room(self) -> None:
         """Wait while the pipe is full.
 

@@ -15,6 +15,5 @@ def command_launch(
     environment: Mapping[str, str],
     arguments: Sequence[str],
 ) -> Launch:
-    """Return the launcher's words with the worker's command after them."""
-    worker = worker_command(python or "python3", environment, arguments)
-    return Launch(host, (*launcher, *worker), "command")
+    """Return the launcher's words with the worker's command, the interpreter's arguments last."""
+    return Launch(host, (*launcher, *worker_command(python, environment, arguments)), "command")

@@ -158,6 +158,11 @@ class LineWriter(asyncio.BaseProtocol):
         """Bytes the pipe has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether `room` returns at once."""
+        return self._writable.is_set()
+
     async def room(self) -> None:
         """Wait while the pipe is full.
 

@@ -94,6 +94,11 @@ class PipedProcess:
         """Bytes accepted by `write` that the pipe has not taken yet."""
         return self._writer.bytes_unsent
 
+    @property
+    def has_room(self) -> bool:
+        """Whether `room` returns at once."""
+        return self._writer.has_room
+
     async def room(self) -> None:
         """Wait while the pipe is full.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator import __version__
 from orchestrator.failures import (
     Crashed,
     Hung,
@@ -25,7 +26,7 @@ from orchestrator.failures import (
 )
 from orchestrator.stage import StageClient
 from orchestrator.timeouts import Timeouts
-from tests.support.stages import PATIENT, ROOT, MemoryRecorder, peer_spec
+from tests.support.stages import PATIENT, ROOT, MemoryRecorder, peer_spec, stub_spec
 from worker.protocol.ops import Tokenize
 
 HASTY = replace(PATIENT, silence_s=1.0)
@@ -104,8 +105,18 @@ CASES: list[tuple[str, type[StageFailure], str]] = [
         "other_version",
         VersionMismatch,
         (
-            "speaks protocol 2.0 (stageline 9.9), this orchestrator speaks protocol 1.0; install "
-            "the same version of stageline on both"
+            "speaks protocol 2.0 (stageline 9.9), this orchestrator speaks protocol 1.0 (stageline "
+            f"{__version__}); leave code=installed away for that host, or install stageline "
+            f"{__version__} there"
+        ),
+    ),
+    (
+        "other_product",
+        VersionMismatch,
+        (
+            "speaks protocol 1.0 (stageline 9.9), this orchestrator speaks protocol 1.0 (stageline "
+            f"{__version__}); leave code=installed away for that host, or install stageline "
+            f"{__version__} there"
         ),
     ),
     ("closes_stdout", ProtocolViolation, "closed its stdout but goes on running"),
@@ -212,6 +223,22 @@ def test_the_ladder_ends_what_ignores_everything_and_its_children_within_its_bou
     took_s = asyncio.run(run())
     assert [(end.signal, end.expected) for end in recorder.exits] == [("SIGKILL", True)]
     assert 0.8 <= took_s < 0.8 + limits.kill_s
+
+
+def test_a_stopped_worker_is_not_waited_for() -> None:
+    recorder = MemoryRecorder()
+
+    async def run() -> float:
+        stage = StageClient(stub_spec(), recorder=recorder, timeouts=replace(PATIENT, mute_s=0.5))
+        ready = await stage.start()
+        os.kill(ready.pid, signal.SIGSTOP)
+        start_s = time.monotonic()
+        await stage.aclose()
+        return time.monotonic() - start_s
+
+    took_s = asyncio.run(run())
+    assert [(end.signal, end.expected) for end in recorder.exits] == [("SIGKILL", True)]
+    assert 1.0 <= took_s < 4  # both rungs end early; unasked they would take 13 s
 
 
 def test_a_second_interrupt_skips_the_rungs() -> None:

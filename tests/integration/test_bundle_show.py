@@ -43,7 +43,8 @@ def shown(folder: Path) -> dict[str, Any]:
 @contextmanager
 def endless_run(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start a run that never ends by itself; some tokens have been printed."""
-    command = orchestrator(*RUN, "--max-new-tokens", "10000000", "--bundle-dir", str(folder))
+    words = ("--max-new-tokens", "10000000", "--restarts", "0", "--bundle-dir", str(folder))
+    command = orchestrator(*RUN, *words)
     run = subprocess.Popen(
         command, env=worker_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

@@ -54,7 +54,7 @@ def test_the_table_has_each_stage_and_what_it_needs(tmp_path: Path) -> None:
     assert lines[0] == (f"org/m at {COMMIT[:12]} (peer), 256 positions, prefill in chunks of 256")
     assert {"host", "layers", "weights", "KV", "free", "download"} <= set(lines[1].split())
     assert len([line for line in lines if " 450 MiB " in line]) == 2
-    assert lines[-1] == "note: spare host gpu9 is kept aside and not used yet"
+    assert lines[-1] == "note: spare host gpu9 is kept aside until a stage is lost"
 
 
 def test_memory_bounds_of_the_hosts_file_count(tmp_path: Path) -> None:

@@ -100,6 +100,9 @@ def test_json_is_one_object_with_everything(tmp_path: Path) -> None:
         "bundle": str(the_bundle(tmp_path)),
         "notes": [],
         "seed": None,
+        "recoveries": [],
+        # The base64 texts of 4 rows of 32 bytes, and of one row twice.
+        "history_bytes": 172 + 2 * 44,
     }
     assert sorted(timings) == ["start_ms", "tokens_per_s", "total_ms", "ttft_ms"]
     assert [(s["stage"], s["layer_range"]) for s in stages] == [(0, [0, 64]), (1, [64, 128])]
@@ -158,7 +161,7 @@ def test_hosts_file_with_layers_in_any_order(tmp_path: Path) -> None:
         ("local", [55, 100]),
         ("me@gpu1:2222", [100, 128]),
     ]
-    assert "note: spare host gpu9 is kept aside and not used yet" in done.stderr
+    assert "note: spare host gpu9 is kept aside until a stage is lost" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -243,7 +246,7 @@ def test_a_prompt_without_tokens_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 def test_a_lost_stage_is_one_sentence_and_never_a_stop(tmp_path: Path, as_json: bool) -> None:
-    process = start_stub(tmp_path, *ENDLESS, *["--json"] * as_json)
+    process = start_stub(tmp_path, *ENDLESS, "--restarts", "0", *["--json"] * as_json)
     if as_json:
         # The note about the template comes when all stages serve.
         read_stderr_until(process, b"note: ")
@@ -265,6 +268,26 @@ def test_a_lost_stage_is_one_sentence_and_never_a_stop(tmp_path: Path, as_json: 
     (failure,) = records(the_bundle(tmp_path) / "failures.jsonl")
     (request,) = records(the_bundle(tmp_path) / "requests.jsonl")
     assert (failure["stage"], failure["kind"], request["finish_reason"]) == (1, "crashed", "error")
+
+
+def test_a_stage_that_is_restarted_leaves_the_text_as_it_is(tmp_path: Path) -> None:
+    words = ("--local", "2", "--prompt", PROMPT, "--max-new-tokens", "400")
+    process = start_stub(tmp_path, *words)
+    shown = first_text(process)
+    subprocess.run(["kill", "-KILL", str(worker_pids(tmp_path)[1])], check=True)
+    out, err = process.communicate(timeout=60)
+    notes = [line for line in err.decode().splitlines() if line.startswith("note: stage ")]
+    (recovery,) = records(the_bundle(tmp_path) / "recoveries.jsonl")
+    assert (process.returncode, (shown + out).decode()) == (
+        0,
+        text_of(stub_answer(PROMPT, 2, 400)),
+    )
+    assert [note.partition(";")[0].rpartition(" after ")[0] or note for note in notes][1:] == [
+        "note: stage 1 on local serves again"
+    ]
+    assert notes[0].startswith("note: stage 1 on local was killed by SIGKILL ")
+    assert (recovery["stage"], recovery["ok"]) == (1, True)
+    assert ", 1 restart, finish: length" in err.decode()
 
 
 def read_stderr_until(process: subprocess.Popen[bytes], words: bytes) -> None:

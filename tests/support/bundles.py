@@ -17,12 +17,14 @@ from orchestrator.bundle.records import (
     ExitRecord,
     FailureRecord,
     OpRecord,
+    RecoveryRecord,
     RequestRecord,
     StageRecord,
 )
 from orchestrator.bundle.writer import BundleWriter
 from worker.protocol.codec import encode_event, encode_ready
 from worker.protocol.events import (
+    CacheVerified,
     Device,
     DownloadFailed,
     Envelope,
@@ -62,6 +64,7 @@ class Run:
         manifest = Manifest(command=command, stages=stages, config={"max_new_tokens": 8})
         self.writer = BundleWriter(path, manifest)
         self.now_ms = 0.0
+        self.clock_off_ms: dict[int, float] = {}
 
     def at(self, now_ms: float) -> Run:
         self.now_ms = now_ms
@@ -69,7 +72,8 @@ class Run:
 
     def event(self, stage: int, event: Event) -> None:
         wall_ms = T0_MS + self.now_ms
-        envelope = Envelope(stage=stage, wall_ms=wall_ms, uptime_ms=self.now_ms - 10)
+        told_ms = wall_ms + self.clock_off_ms.get(stage, 0)
+        envelope = Envelope(stage=stage, wall_ms=told_ms, uptime_ms=self.now_ms - 10)
         self.writer.line(stage, HOSTS[stage], encode_event(event, envelope), wall_ms + 1)
 
     def hello(self, stage: int, protocol_version: str = "1.0") -> None:
@@ -153,17 +157,19 @@ class Run:
             self.fetch(stage)
             self.load(stage)
 
-    def op(self, stage: int, op: str, *, wire_ms: float = 2, idle_ms: float = 9) -> None:
-        """One op that the worker computed for 5 ms; the clock goes on."""
+    def op(
+        self, stage: int, op: str, *, wire_ms: float = 2, idle_ms: float = 9, own_ms: float = 5
+    ) -> None:
+        """One op that the worker computed for `own_ms`; the clock goes on."""
         self.now_ms += 10
-        self.sent(stage, op, duration_ms=5 + wire_ms)
-        self.now_ms += 5 + wire_ms
+        self.sent(stage, op, duration_ms=own_ms + wire_ms)
+        self.now_ms += own_ms + wire_ms
         self.event(
             stage,
             Op(
                 op=op,
                 rid="r1",
-                duration_ms=5,
+                duration_ms=own_ms,
                 idle_ms_before=idle_ms,
                 ok=True,
                 in_bytes=100,
@@ -419,6 +425,68 @@ def killed_at_the_end(run: Run) -> None:
     run.close(0)
 
 
+def cache_damaged(run: Run) -> None:
+    run.hello(1)
+    run.fetch(1)
+    checked = CacheVerified(
+        model_id="some/model", commit="c0ffee", file="a.safetensors", size_bytes=9, ok=False
+    )
+    run.event(1, checked)
+    text = "the hub cannot be reached (Connection refused); check the network"
+    run.event(1, DownloadFailed(reason=text))
+    run.event(1, ModelLoadFailed(error=text, error_type="LoadFailed"))
+    run.fail(1, "not_ready", f"cannot serve: {text}")
+    run.ended(1, code=3)
+    run.close(3, f"stage 1 on beta cannot serve: {text}")
+
+
+def slow_stage(run: Run) -> None:
+    run.start()
+    for _ in range(6):
+        run.op(0, "decode_step")
+        run.op(1, "forward_and_sample", own_ms=120)
+    run.close(0)
+
+
+def slow_link(run: Run) -> None:
+    run.start()
+    for _ in range(6):
+        run.op(0, "decode_step")
+        run.op(1, "forward_and_sample", wire_ms=90)
+    run.close(0)
+
+
+def clock_off(run: Run) -> None:
+    run.clock_off_ms[1] = -2 * 3_600_000
+    run.start()
+    run.close(0)
+
+
+def recovered(run: Run) -> None:
+    run.start()
+    run.generate()
+    run.fail(1, "crashed", "was killed by SIGKILL while idle", "idle")
+    run.ended(1, signal="SIGKILL")
+    lost_ms = run.now_ms
+    run.writer.recovery(
+        RecoveryRecord(
+            stage=1,
+            host="beta",
+            new_host="gamma",
+            attempt=1,
+            most_attempts=3,
+            reason="stage 1 on beta was killed by SIGKILL while idle",
+            wall_ms=T0_MS + lost_ms,
+            restart_ms=900,
+            replay_ms=100,
+            requests=1,
+            tokens=7,
+            ok=True,
+        )
+    )
+    run.at(lost_ms + 1100).close(0)
+
+
 def newer_version(run: Run) -> None:
     """What a later version may write: kinds, fields and files that this one does not know."""
     run.start()
@@ -451,6 +519,11 @@ CASES: dict[str, Callable[[Run], None]] = {
         killed_orchestrator,
         interrupted,
         killed_at_the_end,
+        cache_damaged,
+        slow_stage,
+        slow_link,
+        clock_off,
+        recovered,
         newer_version,
     )
 }

@@ -34,6 +34,9 @@ _BY_EXPECTS: dict[str, st.SearchStrategy[Any]] = {
     schema.NUMBERS.expects: st.lists(_NUMBERS, max_size=3),
     schema.SHAPE.expects: st.lists(st.integers(1, 99), min_size=1, max_size=4),
     schema.OBJECT.expects: _OBJECTS,
+    schema.VARIABLES.expects: st.dictionaries(
+        st.from_regex(r"HF_[A-Z]{1,3}", fullmatch=True), st.text(), max_size=3
+    ),
     schema.OBJECTS.expects: st.lists(_OBJECTS, max_size=3),
 }
 _BASE64 = st.binary(max_size=64).map(lambda data: base64.b64encode(data).decode("ascii"))

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,8 @@ class OddBackend(StubBackend):
                 raise MemoryError("4 GiB asked")
             case ["count"]:
                 return list(range(int(words[1])))
+            case ["environment"]:
+                return list(os.environb.get(words[1].encode(), b""))
             case ["wait-for"]:
                 # Until the other end of a fifo opens: an op as long as the test wants.
                 say("waiting")
@@ -72,6 +75,8 @@ def open_odd(config: WorkerConfig, emit: Callable[[Event], None]) -> Opened:
         case "load-hangs":
             emit(Importing(library="hangs"))
             threading.Event().wait()
+        case "load-takes-3-s":
+            time.sleep(3)  # nobody can be waited for: this is a load that takes its time
         case "load-fails":
             raise LoadFailed("folder x has no config.json: give a model folder")
         case "load-too-big":

@@ -20,7 +20,14 @@ from orchestrator.timeouts import Timeouts
 ROOT = Path(__file__).resolve().parents[2]
 # Long enough for a loaded machine; what must be short is short.
 PATIENT = Timeouts(
-    hello_s=30, ready_s=30, op_s=30, silence_s=20, exit_s=10, half_closed_s=0.5, tick_s=0.05
+    hello_s=30,
+    ready_s=30,
+    op_s=30,
+    silence_s=20,
+    exit_s=10,
+    mute_s=10,
+    half_closed_s=0.5,
+    tick_s=0.05,
 )
 
 
@@ -54,6 +61,7 @@ def odd_spec(stage: int = 0, num_stages: int = 1) -> StageSpec:
         num_stages=num_stages,
         host="odd",
         transport="command",
+        code="installed",
         command=("sh", "-c", script, "sh"),
         options=WorkerOptions(stub=True),
     )
@@ -65,6 +73,7 @@ class MemoryRecorder:
 
     lines: list[bytes] = field(default_factory=list)
     stderr_bytes: int = 0
+    stderr_text: bytes = b""
     ops: list[OpRecord] = field(default_factory=list)
     exits: list[ExitRecord] = field(default_factory=list)
     failures: list[FailureRecord] = field(default_factory=list)
@@ -76,6 +85,7 @@ class MemoryRecorder:
 
     def stderr(self, stage: int, host: str, text: bytes) -> None:
         self.stderr_bytes += len(text)
+        self.stderr_text = (self.stderr_text + text)[-65536:]
 
     def op(self, record: OpRecord) -> None:
         self.ops.append(record)

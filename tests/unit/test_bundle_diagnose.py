@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from orchestrator.bundle.cause import Cause
 from orchestrator.bundle.diagnose import RULES, diagnose
 from orchestrator.bundle.findings import Finding
 from orchestrator.bundle.reader import read_bundle
@@ -50,7 +53,7 @@ EXPECTED: dict[str, list[tuple[str, str, int | None, tuple[str, ...]]]] = {
             "host_unreachable",
             "CAUSE",
             1,
-            ("failures.jsonl:1", "exits.jsonl:1", "stderr/stage-1.log:1"),
+            ("failures.jsonl:1", "stderr/stage-1.log:1", "exits.jsonl:1"),
         )
     ],
     "spawn_failed": [("spawn_failed", "CAUSE", 0, ("failures.jsonl:1", "exits.jsonl:1"))],
@@ -75,8 +78,29 @@ EXPECTED: dict[str, list[tuple[str, str, int | None, tuple[str, ...]]]] = {
         ("run_failed", "RUN", None, ("end.json",)),
     ],
     "killed_orchestrator": [("run_without_end", "RUN", None, ("end.json",))],
-    "interrupted": [("run_failed", "RUN", None, ("end.json",))],
+    "interrupted": [("interrupted", "NOTE", None, ("end.json",))],
     "killed_at_the_end": [("killed_at_the_end", "NOTE", 0, ("exits.jsonl:1",))],
+    "cache_damaged": [
+        (
+            "cache_damaged",
+            "CAUSE",
+            1,
+            (
+                "events.jsonl:6",
+                "events.jsonl:7",
+                "events.jsonl:8",
+                "failures.jsonl:1",
+                "events.jsonl:8",
+                "exits.jsonl:1",
+            ),
+        )
+    ],
+    "slow_stage": [("slow_stage", "NOTE", 1, ("ops.jsonl:2",))],
+    "slow_link": [("slow_link", "NOTE", 1, ("ops.jsonl:2",))],
+    "clock_off": [("clock_off", "NOTE", 1, ("events.jsonl:13",))],
+    "recovered": [
+        ("killed", "NOTE", 1, ("exits.jsonl:1", "failures.jsonl:1", "recoveries.jsonl:1"))
+    ],
     "newer_version": [("other_failure", "CAUSE", 1, ("failures.jsonl:1",))],
 }
 
@@ -110,3 +134,21 @@ def test_want_of_memory_is_said_only_with_evidence() -> None:
         "stage 1 on beta was ended by SIGKILL, most likely for want of memory",
         "stage 1 on beta was killed by SIGKILL while serving",
     }
+
+
+def test_what_was_brought_back_is_told_with_what_it_took() -> None:
+    assert found("recovered")[0].sentence == (
+        "stage 1 on beta was killed by SIGKILL while idle; it was brought back on gamma in "
+        "1.00 s, 7 tokens replayed"
+    )
+
+
+def test_a_clock_that_is_behind_is_told_from_one_that_is_ahead() -> None:
+    assert found("clock_off")[0].sentence == (
+        "the clock of beta (stage 1) is 2.0 h behind that of hub"
+    )
+
+
+def test_every_cause_stands_in_the_documentation_and_no_other() -> None:
+    text = (RECORDED.parents[2] / "docs" / "diagnosis.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(Cause)

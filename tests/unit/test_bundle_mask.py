@@ -34,3 +34,19 @@ def test_a_short_value_is_not_masked_everywhere() -> None:
 
 def test_an_authorization_header_is_masked() -> None:
     assert Masker().raw(b"got Bearer abcdefgh.ijkl=, sorry") == b"got ***, sorry"
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        (b"GET http://me:s3cret@hub:80/x failed", b"GET http://me:***@hub:80/x failed"),
+        (b'{"url":"https://me:a@b@hub/x?y=a@b"}', b'{"url":"https://me:***@hub/x?y=a@b"}'),
+        (b"ssh://me@hub:22 and http://hub:80/a@b", b"ssh://me@hub:22 and http://hub:80/a@b"),
+    ],
+)
+def test_the_password_of_an_address_is_masked(text: bytes, masked: bytes) -> None:
+    assert Masker().raw(text) == masked
+
+
+def test_a_quoted_secret_is_masked_as_it_is_meant_too() -> None:
+    assert Masker(["plain%40text"]).text("plain%40text plain@text") == "*** ***"

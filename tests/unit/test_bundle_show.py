@@ -53,7 +53,7 @@ def test_the_times_of_an_op_are_computing_wire_and_idle() -> None:
 
 
 def spread(*values: float) -> Spread:
-    return Spread(len(values), values[0], sum(values))
+    return Spread(len(values), values[0], sum(values), values[-1])
 
 
 def test_the_start_is_told_in_the_time_of_the_run() -> None:

@@ -69,7 +69,7 @@ def test_stop_may_be_given_several_times() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("run", "--stub"), "one of the arguments --hosts --local is required"),
+        (("run", "--stub"), "one of the arguments --hosts --slurm --local is required"),
         (("run", "--local", "2"), "give --model-id"),
         ((*RUN, "--hosts", "h"), "not allowed with argument"),
         ((*RUN, "--raw", "--system", "x"), "--system needs the chat template"),

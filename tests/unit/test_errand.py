@@ -223,7 +223,7 @@ def test_every_stage_is_given_the_commit_that_was_surveyed() -> None:
     plan = placed_plan(setting, surveyed(setting))
     assert [(s.options.model_id, s.options.revision) for s in plan.specs] == [("org/m", COMMIT)] * 2
     assert [spec.layers for spec in plan.specs] == [(0, 4), (4, 8)]
-    assert plan.notes[0] == "spare host c is kept aside and not used yet"
+    assert plan.notes[0] == "spare host c is kept aside until a stage is lost"
 
 
 def test_without_a_choice_the_plan_is_the_split_that_a_run_makes() -> None:

@@ -110,8 +110,8 @@ CASES: list[tuple[Ending, type[StageFailure], int, str]] = [
         SpawnFailed,
         5,
         (
-            "has no stageline for that python; install it there or give python= or env.PYTHONPATH= "
-            "for that host"
+            "has no stageline for that python; leave code=installed away for that host, install "
+            "stageline there, or give python= or env.PYTHONPATH="
         ),
     ),
     (
@@ -243,9 +243,9 @@ def test_an_ending_is_explained_in_one_sentence(case: Any) -> None:
         ("Connection timed out during banner exchange", "in time", "firewall"),
         ("ssh: connect to host b port 22: No route to host", "over the network", "route"),
         ("kex_exchange_identification: Connection closed", "during the login", "MaxStartups"),
-        ("something new", "cannot be reached over SSH", "by hand"),
+        ("something new", "cannot be reached over SSH", "'ssh HOST'"),
     ],
 )
 def test_ssh_messages_are_translated_with_the_next_step(stderr: str, words: str, step: str) -> None:
-    cause = ssh_cause(stderr.split("\n"), said_hello=False)
+    cause = ssh_cause(stderr.split("\n"), said_hello=False).text
     assert (words in cause, step in cause) == (True, True), cause

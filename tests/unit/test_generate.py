@@ -36,6 +36,9 @@ class Scripted:
     def facts(self) -> Any:
         return SimpleNamespace(max_context=self.max_context, eos_token_ids=frozenset({EOS, 1}))
 
+    def history_bytes(self, rid: str) -> int:
+        return 7
+
     async def tokenize(self, rid: str, prompt: str | None, messages: object) -> tuple[int, ...]:
         return tuple((prompt or "").encode())
 
@@ -258,6 +261,7 @@ def test_the_record_has_numbers_and_no_text() -> None:
         "prefill_chunk": 256,
         "chat": False,
     }
+    assert record.history_bytes == 7
     assert record.ttft_ms is not None and record.ttft_ms <= record.duration_ms
 
 

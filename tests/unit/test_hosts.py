@@ -58,6 +58,11 @@ def test_the_documented_example() -> None:
         ("gpu1 device=", "'device=' has no value"),
         ("gpu1 device=gpu", "device=gpu must be auto, cpu, cuda, cuda:N or mps"),
         ("gpu1 quantization=int4", "quantization=int4 must be one of bfloat16, int8, nf4"),
+        (
+            "gpu1 code=mine",
+            "code=mine must be shipped (the worker's code is sent there) or installed",
+        ),
+        ("local code=installed", "code= is for workers elsewhere"),
         ("gpu1 layers=4:4", "layers=4:4 must be START:END with START below END"),
         ("gpu1 layers=-1:4", "layers=-1:4 must be START:END"),
         ("gpu1 layers=0:4 slots=2", "layers= names the layers of one stage"),

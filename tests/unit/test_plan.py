@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_each_kind_of_host_becomes_its_kind_of_stage() -> None:
             options=WorkerOptions(quantization="int8", lease_s=60.0, **common),
         ),
     )
-    assert plan.notes == ("spare host gpu9 is kept aside and not used yet",)
+    assert plan.notes == ("spare host gpu9 is kept aside until a stage is lost",)
 
 
 @pytest.mark.parametrize(("slots", "threads"), [(1, 8), (3, 2), (9, 1)])
@@ -166,3 +167,24 @@ def test_a_config_that_does_not_tell_is_one_sentence(tmp_path: Path) -> None:
 
 def test_the_stub_has_the_layers_that_the_plan_counts_on() -> None:
     assert STUB_LAYERS == NUM_LAYERS
+
+
+def test_a_spare_starts_a_lost_stage_as_it_was_with_the_ways_of_its_own() -> None:
+    plan = plan_of(
+        "a quantization=nf4 memory=2GiB device=cuda:1\n"
+        "b\n"
+        "spare me@c:2222 slots=2 python=/opt/python memory=8GiB quantization=int8\n",
+        max_context=100,
+        threads=6,
+    )
+    assert [slot.host for slot in plan.spares] == ["me@c:2222"] * 2
+    lost = replace(plan.specs[0], layers=(0, 9))
+    moved = plan.spares[0].spec_for(lost)
+    assert (moved.host, moved.ssh, moved.python) == (
+        "me@c:2222",
+        SshTarget("c", "me", 2222),
+        "/opt/python",
+    )
+    assert (moved.stage, moved.num_stages, moved.layers) == (0, 2, (0, 9))
+    # What decides bits is the lost stage's, what the host has is its own.
+    assert moved.options == replace(lost.options, device=None, memory_limit_bytes=8 * 2**30)

@@ -12,7 +12,7 @@ from worker.protocol.stage import StageSlice
 FIRST = {"tokenize", "embed_and_forward", "decode_step"}
 MIDDLE = {"forward_range"}
 LAST = {"forward_and_sample", "detokenize"}
-ANY = {"release", "ping", "shutdown"}
+ANY = {"release", "ping", "shutdown", "environment"}
 
 
 @pytest.mark.parametrize(

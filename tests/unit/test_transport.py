@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -16,7 +18,7 @@ import pytest
 from orchestrator.specs import StageSpec, WorkerOptions
 from orchestrator.transport.base import ExitStatus, Launch, LineTooLong, PipeClosed, SpawnError
 from orchestrator.transport.pipes import PipedProcess
-from orchestrator.transport.ssh import CIPHERS, SshTarget
+from orchestrator.transport.ssh import CIPHERS, LAST_WORDS, SshTarget
 
 ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
@@ -150,39 +152,48 @@ def test_the_ssh_command_line_is_the_measured_one() -> None:
         transport="ssh",
         layers=(3, 5),
         python="/opt/a b/python",
+        code="installed",
         environment={"NAME": "it's $HOME"},
         ssh=SshTarget(host="node-b", user="ann", port=2222, accept_new_host_key=True),
     )
     remote = (
         "env -u STAGE -u NUM_STAGES -u MODEL 'NAME=it'\"'\"'s $HOME' '/opt/a b/python' -P -m "
-        "worker --shard-start=3 --shard-end=5 --nonce=abc; exit $?"
+        f"worker --shard-start=3 --shard-end=5 --nonce=abc; {LAST_WORDS}"
     )
     options = (
-        *("BatchMode=yes", "StrictHostKeyChecking=accept-new", "ConnectTimeout=10"),
-        *("ServerAliveInterval=5", "ServerAliveCountMax=3", "Compression=no"),
-        *("ControlMaster=no", "ControlPath=none", "ClearAllForwardings=yes", "LogLevel=ERROR"),
+        *("BatchMode=yes", "ServerAliveInterval=5", "ServerAliveCountMax=3", "Compression=no"),
+        *(f"Ciphers={CIPHERS}", "IPQoS=none", "ControlMaster=no", "ControlPath=none"),
+        *("ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "Tunnel=no"),
+        *("RemoteCommand=none", "PermitLocalCommand=no", "LogLevel=ERROR"),
+        *("StrictHostKeyChecking=accept-new", "ConnectTimeout=10"),
     )
     flags = tuple(word for option in options for word in ("-o", option))
     assert spec.launch("abc").argv == (
-        *("ssh", "-T", *flags, "-c", CIPHERS, "-p", "2222", "-l", "ann"),
-        *("--", "node-b", remote),
+        *("ssh", "-T", *flags, "-p", "2222", "-l", "ann"),
+        *("--", "node-b", shlex.join(("sh", "-c", remote))),
     )
 
 
-def test_the_remote_shell_gives_the_arguments_back_exactly() -> None:
-    odd = "a b'c\"d$HOME`x`\\\n\té;&|"
+@pytest.mark.parametrize("shell", [s for s in ("dash", "bash", "zsh", "ksh") if shutil.which(s)])
+def test_the_remote_shell_gives_the_arguments_back_exactly(shell: str, tmp_path: Path) -> None:
+    odd = "a b'c\"d$HOME`x`\\\n\té;&|!*"
+    program = tmp_path / "print it's arguments"
+    program.write_text('#!/bin/sh\nprintf \'%s\\0\' "$V" "$@"\n')
+    program.chmod(0o755)
     spec = StageSpec(
         stage=0,
         num_stages=1,
         transport="ssh",
-        python="printf",
+        python=str(program),
+        code="installed",
         environment={"V": odd},
         ssh=SshTarget(host="h"),
         options=WorkerOptions(model_id=odd),
     )
-    remote = spec.launch("n").argv[-1].replace("printf -P -m worker", "printf '%s\\0' --")
-    shown = subprocess.run(["sh", "-c", remote], capture_output=True, check=True).stdout
-    assert shown.decode().split("\0")[-2] == f"--model-id={odd}"
+    remote = spec.launch("n").argv[-1]
+    shown = subprocess.run([shell, "-c", remote], capture_output=True, check=True).stdout
+    words = shown.decode().split("\0")
+    assert (words[0], words[1:4], words[-2]) == (odd, ["-P", "-m", "worker"], f"--model-id={odd}")
 
 
 def test_a_launcher_gets_the_worker_behind_its_own_words() -> None:
@@ -191,11 +202,14 @@ def test_a_launcher_gets_the_worker_behind_its_own_words() -> None:
         num_stages=1,
         transport="command",
         command=("kubectl", "exec", "-i", "llm-0", "--"),
+        python="python3",
+        code="installed",
+        secrets={"HF_TOKEN": "hf_one"},
     )
     assert spec.launch("n").argv == (
         *("kubectl", "exec", "-i", "llm-0", "--", "env", "-u", "STAGE", "-u", "NUM_STAGES"),
-        *("-u", "MODEL"),
-        *("python3", "-P", "-m", "worker", "--stage=0", "--num-stages=1", "--nonce=n"),
+        *("-u", "MODEL", "python3", "-P", "-m", "worker", "--stage=0", "--num-stages=1"),
+        *("--nonce=n", "--await-environment"),
     )
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from worker import __version__
 from worker.protocol.codec import (
     PROTOCOL_VERSION,
     decode_request,
@@ -52,6 +53,7 @@ class HonestPeer:
         self.num_stages = int(self._flag("num-stages", "1"))
         self.slice = split_layers(NUM_LAYERS, self.num_stages)[self.stage]
         self.protocol_version = PROTOCOL_VERSION
+        self.version = __version__
 
     def run(self) -> None:
         """Live from hello to the end of stdin."""
@@ -68,7 +70,7 @@ class HonestPeer:
         self.event(
             Starting(
                 protocol_version=self.protocol_version,
-                version="9.9",
+                version=self.version,
                 python="3",
                 pid=os.getpid(),
                 host="peer",
@@ -87,7 +89,7 @@ class HonestPeer:
             stage=self.stage,
             num_stages=self.num_stages,
             protocol_version=PROTOCOL_VERSION,
-            version="9.9",
+            version=self.version,
             layer_range=layers,
             total_blocks=NUM_LAYERS,
             hidden_dim=HIDDEN_DIM,

@@ -1,0 +1,82 @@
+"""The causes that the diagnosis tells apart; docs/diagnosis.md lists them for users."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """What happened to a stage or a run. A value is stable once it was released."""
+
+    # The way to a host.
+    HOST_KEY_UNKNOWN = "host_key_unknown"
+    HOST_KEY_CHANGED = "host_key_changed"
+    LOGIN_REFUSED = "login_refused"
+    LOGIN_DROPPED = "login_dropped"
+    NAME_UNRESOLVED = "name_unresolved"
+    CONNECTION_REFUSED = "connection_refused"
+    HOST_SILENT = "host_silent"
+    NO_ROUTE = "no_route"
+    JUMP_HOST_FAILED = "jump_host_failed"
+    SSH_MISCONFIGURED = "ssh_misconfigured"
+    SSH_FAILED = "ssh_failed"
+    LINK_LOST = "link_lost"
+    # The program there.
+    LOGIN_ENDED = "login_ended"
+    LOGIN_NOISE = "login_noise"
+    NO_FIRST_MESSAGE = "no_first_message"
+    PYTHON_MISSING = "python_missing"
+    PYTHON_TOO_OLD = "python_too_old"
+    PROGRAM_NOT_ALLOWED = "program_not_allowed"
+    WORKER_MISSING = "worker_missing"
+    LAUNCHER_FAILED = "launcher_failed"
+    SPAWN_FAILED = "spawn_failed"
+    VERSION_MISMATCH = "version_mismatch"
+    LIBRARY_VERSION = "library_version"
+    PACKAGE_MISSING = "package_missing"
+    CONFIGURATION_REFUSED = "configuration_refused"
+    # Weights and memory.
+    MODEL_NOT_FOUND = "model_not_found"
+    MODEL_UNSUPPORTED = "model_unsupported"
+    HUB_ACCESS_REFUSED = "hub_access_refused"
+    HUB_UNREACHABLE = "hub_unreachable"
+    DISK_FULL = "disk_full"
+    CACHE_DAMAGED = "cache_damaged"
+    WEIGHTS_DAMAGED = "weights_damaged"
+    DOWNLOAD_FAILED = "download_failed"
+    LOAD_ERROR = "load_error"
+    START_TOO_SLOW = "start_too_slow"
+    MEMORY_REFUSED = "memory_refused"
+    MEMORY_EXHAUSTED = "memory_exhausted"
+    # The process ended.
+    MEMORY_KILLED = "memory_killed"
+    KILLED = "killed"
+    ASKED_TO_END = "asked_to_end"
+    NATIVE_CRASH = "native_crash"
+    BUS_ERROR = "bus_error"
+    ABORTED = "aborted"
+    PYTHON_ERROR = "python_error"
+    EXITED = "exited"
+    PEER_GONE = "peer_gone"
+    KILLED_AT_THE_END = "killed_at_the_end"
+    # The process lives.
+    NOISE_ON_STDOUT = "noise_on_stdout"
+    PROTOCOL_VIOLATION = "protocol_violation"
+    SILENT = "silent"
+    OP_STUCK = "op_stuck"
+    CONTEXT_FULL = "context_full"
+    OP_OUT_OF_MEMORY = "op_out_of_memory"
+    NOT_FINITE = "not_finite"
+    OP_ERROR = "op_error"
+    OP_REFUSED = "op_refused"
+    # Nothing failed, yet it is worth knowing.
+    SLOW_STAGE = "slow_stage"
+    SLOW_LINK = "slow_link"
+    CLOCK_OFF = "clock_off"
+    # The run as a whole.
+    INTERRUPTED = "interrupted"
+    NO_END = "no_end"
+    BUNDLE_UNWRITABLE = "bundle_unwritable"
+    USAGE = "usage"
+    RUN_FAILED = "run_failed"
+    OTHER = "other"

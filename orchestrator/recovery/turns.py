@@ -1,0 +1,92 @@
+"""The ops of one stage: many at once, or one alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any
+
+from worker.protocol.ops import Request
+
+
+class Turns:
+    """Let ops through to a stage, and know which are on their way.
+
+    A worker takes ops one after another, so a stage is lost at the oldest that has no answer.
+    """
+
+    def __init__(self) -> None:
+        self._in_flight: dict[object, Request[Any]] = {}
+        self._landed = asyncio.Event()
+        self._alone = asyncio.Lock()
+
+    @property
+    def oldest(self) -> tuple[object, Request[Any]] | None:
+        """The op that has been on its way for longest, with its ticket."""
+        return next(iter(self._in_flight.items()), None)
+
+    def taken(self, request: Request[Any], *, alone: bool) -> AbstractAsyncContextManager[object]:
+        """Wait for a turn and hold it for the block; yields a ticket.
+
+        Args:
+            request: what is to be asked.
+            alone: whether no other op may be on its way meanwhile. Those that are ready to be
+                sent in this moment go first.
+        """
+        if not alone and not self._alone.locked():
+            return _FreeTurn(self._in_flight, self._landed, request)
+        return self._waited_for(request, alone=alone)
+
+    @contextlib.asynccontextmanager
+    async def _waited_for(self, request: Request[Any], *, alone: bool) -> AsyncIterator[object]:
+        if not alone:
+            while self._alone.locked():
+                async with self._alone:
+                    pass
+            with self._flying(request) as ticket:
+                yield ticket
+            return
+        await asyncio.sleep(0)
+        async with self._alone:
+            while self._in_flight:
+                self._landed.clear()
+                await self._landed.wait()
+            with self._flying(request) as ticket:
+                yield ticket
+
+    @contextlib.contextmanager
+    def _flying(self, request: Request[Any]) -> Iterator[object]:
+        ticket = object()
+        self._in_flight[ticket] = request
+        try:
+            yield ticket
+        finally:
+            del self._in_flight[ticket]
+            self._landed.set()
+
+
+class _FreeTurn(AbstractAsyncContextManager[object]):
+    """A turn that nobody need wait for; no generator, as that would be a twentieth of an op."""
+
+    def __init__(
+        self, in_flight: dict[object, Request[Any]], landed: asyncio.Event, request: Request[Any]
+    ) -> None:
+        self._in_flight = in_flight
+        self._landed = landed
+        self._request = request
+
+    async def __aenter__(self) -> object:
+        self._in_flight[self] = self._request
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        del self._in_flight[self]
+        self._landed.set()

@@ -1,0 +1,1 @@
+"""`orchestrator setup`: Stageline and its pinned dependencies on hosts that have only Python."""
