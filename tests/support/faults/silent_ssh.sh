@@ -1,0 +1,3 @@
+#!/bin/sh
+# Stands in for ssh to a host whose login never ends.
+exec sleep 600
