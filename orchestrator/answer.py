@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.bundle.records import RecoveryRecord
 from orchestrator.generate import Finish, TokenOutput
+from orchestrator.meter import Meter, Timings
 from orchestrator.pipeline import Pipeline
 from orchestrator.trouble import Trouble
 from worker.protocol.ready import Ready
@@ -42,12 +43,17 @@ class Answer:
     notes: list[str] = field(default_factory=list)
     recoveries: tuple[RecoveryRecord, ...] = ()
     history_bytes: int = 0
+    _meter: Meter | None = None
     _begun_s: float = field(default_factory=time.perf_counter)
 
     def started(self, hosts: tuple[str, ...], ready: tuple[Ready, ...]) -> None:
         """Note that all stages serve."""
         self.hosts, self.ready = hosts, ready
         self.start_ms = (time.perf_counter() - self._begun_s) * 1e3
+
+    def asked(self) -> None:
+        """Note that the request begins."""
+        self._meter = Meter()
 
     def ended(self, pipeline: Pipeline) -> None:
         """Note what became of the stages."""
@@ -61,6 +67,8 @@ class Answer:
         self.token_ids.append(output.token_id)
         self.prompt_tokens = output.prompt_tokens
         self.finish = output.finish
+        if self._meter is not None:
+            self._meter.token()
 
     @property
     def ends_line(self) -> bool:
@@ -120,8 +128,14 @@ class Answer:
             "total_tokens": self.prompt_tokens + new,
         }
 
+    def _request_timings(self) -> Timings | None:
+        """Return how fast the request was; one that was cut short, as far as it came."""
+        if self.finish is not None:
+            return self.finish.timings
+        return None if self._meter is None else self._meter.timings()
+
     def _timings(self) -> dict[str, float | None]:
-        timings = self.finish.timings if self.finish else None
+        timings = self._request_timings()
         total_ms = (time.perf_counter() - self._begun_s) * 1e3
         values = {
             "start_ms": self.start_ms,

@@ -49,7 +49,15 @@ _COMMIT = re.compile(r"[0-9a-f]{4,40}")
 
 def add_parser(subcommands: SubParsers, exits: str) -> None:
     """Add the subcommand; `exits` explains the exit codes."""
-    parser = subcommands.add_parser("cache", help="see, check and free the weights on hosts")
+    parser = subcommands.add_parser(
+        "cache",
+        help="see, check and free the weights on hosts",
+        description="See, check and free the weights that hosts keep; `cache ACTION --help` says "
+        "more.",
+        epilog=exits,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     actions = parser.add_subparsers(dest="cache_action", required=True, metavar="ACTION")
     for name, (short, about) in _ACTIONS.items():
         action = actions.add_parser(

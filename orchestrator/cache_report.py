@@ -38,14 +38,17 @@ def report(options: CacheOptions, told: Told) -> int:
         options: what was asked for.
         told: host and its worker's events.
     """
+    nothing = nothing_of(options, told)
     if options.json:
         put(json.dumps(_fields(told), indent=2))
+    elif is_unknown(options, told):
+        pass  # An error says so.
     elif options.cache_action == "ls":
-        _show_entries(told, nothing_of(options, told), screen_for(sys.stdout))
+        _show_entries(told, nothing, screen_for(sys.stdout))
     elif options.cache_action == "verify":
-        _show_verified(told, nothing_of(options, told), screen_for(sys.stdout))
+        _show_verified(told, nothing, screen_for(sys.stdout))
     else:
-        _show_removed(told, nothing_of(options, told), screen_for(sys.stdout))
+        _show_removed(told, nothing, screen_for(sys.stdout))
     broken = [(host, event) for host, event in _of(told, CacheVerified) if not event.ok]
     after = (
         "removed; the next run fetches it"
@@ -59,7 +62,16 @@ def report(options: CacheOptions, told: Told) -> int:
             f"{'note' if options.repair else 'error'}: {event.file} of {event.model_id} on {host} "
             f"is broken: {printable(reason, _REASON_CHARS)}"
         )
+    if is_unknown(options, told):
+        say(f"error: {nothing}; `orchestrator cache ls` shows what is kept")
+        return ExitCode.LOAD_FAILED
     return ExitCode.LOAD_FAILED if broken and not options.repair else ExitCode.OK
+
+
+def is_unknown(options: CacheOptions, told: Told) -> bool:
+    """Tell whether a model is to be removed that no host keeps."""
+    is_named = options.cache_action == "rm" and options.model_id is not None
+    return is_named and not any(True for _ in _of(told, CacheRemoved))
 
 
 def _of(told: Told, kind: type[E]) -> Iterator[tuple[str, E]]:

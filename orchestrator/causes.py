@@ -139,10 +139,13 @@ def _load_failed(ending: Ending, failed: ModelLoadFailed) -> StageFailure:
     code = _load_code(ending)
     cause = f"cannot {ending.duty}: {failed.error}"
     if failed.error_type == "ModuleNotFoundError":
-        where = f" for {ending.python}" if ending.python is not None else ""
+        # Setup leaves a line alone that names its own Python.
+        first, where = "run", ""
+        if ending.python is not None:
+            first, where = "leave python= out of its line and run", f" for {ending.python}"
         cause += (
-            f"; run 'orchestrator setup' for that host, install it there{where}, or give python= "
-            "of an environment that has it"
+            f"; {first} 'orchestrator setup' for that host, install it there{where}, or give "
+            "python= of an environment that has it"
         )
     return NotReady(ending.scene, cause, code)
 
@@ -191,12 +194,17 @@ def _killed(ending: Ending) -> StageFailure:
     return Crashed(ending.scene, f"was killed by {name} while {ending.scene.phase}: {meaning}")
 
 
+def kills_before(events: Sequence[Event]) -> int | None:
+    """Return how many kills for memory its host had counted when the worker was last heard of."""
+    told = (event for event in reversed(events) if isinstance(event, (Starting, Heartbeat)))
+    return next((event.oom_kills for event in told if event.oom_kills is not None), None)
+
+
 def memory_evidence(ending: Ending) -> str | None:
     """Return what points to memory as the reason of a SIGKILL, or None."""
-    hello, beat = ending.last(Starting), ending.last(Heartbeat)
-    counts = [event.oom_kills for event in (beat, hello) if event is not None]
-    kills_before = next((count for count in counts if count is not None), None)
-    by_kernel = oom_evidence(ending.stderr_lines, hello.pid if hello else None, kills_before)
+    hello = ending.last(Starting)
+    kills = kills_before(ending.events)
+    by_kernel = oom_evidence(ending.stderr_lines, hello.pid if hello else None, kills)
     if by_kernel is not None:
         return by_kernel[1]
     for line in reversed(ending.stderr_lines):

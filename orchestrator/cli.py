@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-import textwrap
 from collections.abc import Sequence
 
 from orchestrator import __version__, cache_command, fetch_command, plan_command
@@ -12,23 +12,33 @@ from orchestrator.bundle import command as bundle_command
 from orchestrator.bundle.location import default_folder
 from orchestrator.config import surroundings
 from orchestrator.doctor import command as doctor_command
+from orchestrator.exit_words import exit_words
 from orchestrator.run_options import add_options, read_options
 from orchestrator.setup import command as setup_command
-from worker.protocol.exits import ExitCode
 
 _DESCRIPTION = "Split one language model over several hosts and stream exactly the text it gives."
 _RUN = """\
 Start one worker for each stage, answer one prompt, end the workers.
 stdout gets the text and nothing else; everything else goes to stderr."""
 _RUN_USAGE = "%(prog)s (--hosts FILE | --local N | --slurm) --model-id ID [--prompt TEXT] [options]"
-_EXITS = "exit codes:\n" + "\n".join(
-    textwrap.fill(f"  {code.value:>3}  {code.meaning}", 92, subsequent_indent=" " * 7)
-    for code in ExitCode
-)
+_COMMANDS = {
+    "plan": plan_command,
+    "fetch": fetch_command,
+    "cache": cache_command,
+    "doctor": doctor_command,
+    "setup": setup_command,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:  # While Python still imports; a command tells of it by itself.
+        return 128 + signal.SIGINT
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser, run_parser = _parsers()
     parsed = parser.parse_args(argv)
     if parsed.subcommand != "run":
@@ -45,7 +55,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     parser = argparse.ArgumentParser(
         prog="orchestrator",
         description=_DESCRIPTION,
-        epilog=_EXITS,
+        epilog=exit_words(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -56,12 +66,12 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         help="answer one prompt",
         usage=_RUN_USAGE,
         description=_RUN,
-        epilog=_EXITS,
+        epilog=exit_words("run"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add_options(run)
-    for command in (plan_command, fetch_command, cache_command, doctor_command, setup_command):
-        command.add_parser(subcommands, _EXITS)
+    for name, command in _COMMANDS.items():
+        command.add_parser(subcommands, exit_words(name))
     bundle_command.add_parser(subcommands, default_folder(surroundings().state_dir))
     return parser, run

@@ -20,7 +20,7 @@ _NEW_LINE = re.compile(r"\r\n|\n|\r")
 
 
 class HostsError(Exception):
-    """A hosts file that cannot be used; one sentence that begins with `file:line:`."""
+    """A hosts file that cannot be used; one sentence that begins with `file:line:`, or `file:`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +99,7 @@ def parse_hosts(data: bytes, name: str = "hosts.txt") -> list[HostEntry]:
     if not any(not entry.spare for entry in entries):
         what = "only spare hosts" if entries else "no host in the file"
         raise HostsError(
-            f"{name}:{len(lines)}: {what}; write one stage a line, for example 'local' or "
-            "'user@gpu1.lan'"
+            f"{name}: {what}; write one stage a line, for example 'local' or 'user@gpu1.lan'"
         )
     return entries
 
@@ -138,6 +137,8 @@ def _with_options(entry: HostEntry, options: list[str]) -> HostEntry:
     env: dict[str, str] = {}
     for option in options:
         key, equals, value = option.partition("=")
+        if option == "spare":
+            raise ValueError("'spare' stands behind the host; write 'spare' before the host")
         if not equals:
             raise ValueError(
                 f"{option!r} is not of the form key=value; put each host on a line of its own"

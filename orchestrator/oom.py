@@ -20,12 +20,19 @@ _RECORD_BYTES = 8192
 _RECENT_S = 60.0
 
 
-def kernel_lines(pid: int) -> list[str]:
-    """Return what this machine's kernel says of a process that was killed; empty elsewhere."""
+def kernel_lines(pid: int, kills_before: int | None) -> list[str]:
+    """Return what this machine's kernel says of a process that was killed; empty elsewhere.
+
+    Args:
+        pid: of the process.
+        kills_before: the counter when the process was last heard of; told if it has risen since.
+    """
     said = [line for line in _kernel_log() if (found := _KILLED.search(line)) and _is(found, pid)]
     with suppress(OSError):
-        counters = Path("/proc/vmstat").read_text().splitlines()
-        said += [line for line in counters if _COUNTER.match(line)]
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            counter = _COUNTER.match(line)
+            if counter and kills_before is not None and int(counter[1]) > kills_before:
+                said.append(line)
     return said
 
 

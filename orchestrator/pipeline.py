@@ -70,7 +70,8 @@ class Pipeline:
             specs: what to start.
             recorder: takes every fact.
             timeouts: every deadline.
-            on_status: told of each stage's phases and events until all serve.
+            on_status: told of each stage's phases and events until all serve, then of those that
+                are started again, until they serve.
             policy: how hard to try to bring a lost stage back; also while they start.
             spares: where a stage may go when its host is lost.
             on_notice: takes a line for the user for each lost stage and each that is back.

@@ -98,11 +98,20 @@ def add_plan_options(
     return group
 
 
+def add_hosts_file_flag(group: argparse._ActionsContainer, *, required: bool = False) -> None:
+    """Declare --hosts."""
+    group.add_argument(
+        "--hosts",
+        type=Path,
+        metavar="FILE",
+        required=required,
+        help="hosts file, one stage a line; see docs/hosts.md",
+    )
+
+
 def add_hosts_flag(group: argparse._ActionsContainer) -> None:
     """Declare --hosts and --slurm, which take the place of one another."""
-    group.add_argument(
-        "--hosts", type=Path, metavar="FILE", help="hosts file, one stage a line; see docs/hosts.md"
-    )
+    add_hosts_file_flag(group)
     group.add_argument(
         "--slurm",
         nargs="?",
@@ -122,7 +131,7 @@ def add_model_flags(group: argparse._ArgumentGroup, *, needs_model: bool) -> Non
     group.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub")
 
 
-def add_reach_flags(group: argparse._ArgumentGroup) -> None:
+def add_reach_flags(group: argparse._ArgumentGroup, *, with_slurm: bool = True) -> None:
     """Declare how hosts are reached."""
     group.add_argument(
         "--accept-new", action="store_true", help="accept SSH host keys that are not known yet"
@@ -141,7 +150,6 @@ def add_reach_flags(group: argparse._ArgumentGroup) -> None:
         help="seconds a worker may take to connect, and then for its work, downloads aside "
         "(default: 60, then 600 for a survey, 3600 for anything else)",
     )
-
     group.add_argument(
         "--forward",
         action="append",
@@ -150,13 +158,14 @@ def add_reach_flags(group: argparse._ArgumentGroup) -> None:
         help="give workers elsewhere this variable of the environment here, over stdin; HF_TOKEN, "
         "HF_ENDPOINT and the proxies go without asking; may be given several times",
     )
-    group.add_argument(
-        "--slurm-wait-s",
-        type=option_types.number(schema.POSITIVE_NUMBER),
-        default=DEFAULT_SLURM_WAIT_S,
-        metavar="S",
-        help="seconds that an allocation may wait in Slurm's queue (default: %(default)g)",
-    )
+    if with_slurm:
+        group.add_argument(
+            "--slurm-wait-s",
+            type=option_types.number(schema.POSITIVE_NUMBER),
+            default=DEFAULT_SLURM_WAIT_S,
+            metavar="S",
+            help="seconds that an allocation may wait in Slurm's queue (default: %(default)g)",
+        )
 
 
 def add_cache_flag(group: argparse._ArgumentGroup) -> None:

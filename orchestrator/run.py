@@ -30,7 +30,7 @@ from orchestrator.run_bundle import Diary
 from orchestrator.run_options import RunOptions
 from orchestrator.run_report import end_line, report
 from orchestrator.setting import Setting, plan_setting
-from orchestrator.status import start_display
+from orchestrator.status import RunDisplay
 from orchestrator.stderr import is_watched, say
 from orchestrator.survey import survey_specs
 from orchestrator.text_output import TextOutput
@@ -113,6 +113,7 @@ async def _serve(job: Job, plan: Plan, answer: Answer, recorder: Recorder) -> No
                 interruption.harder = pipeline.kill
                 answer.started(pipeline.hosts, pipeline.ready)
                 request = _request(job, pipeline.facts.capabilities, answer)
+                answer.asked()
                 tokens = generate(pipeline, request, recorder)
                 try:
                     async with contextlib.aclosing(tokens):
@@ -127,12 +128,19 @@ async def _serve(job: Job, plan: Plan, answer: Answer, recorder: Recorder) -> No
 
 
 async def _start(job: Job, plan: Plan, answer: Answer, recorder: Recorder) -> Pipeline:
-    def on_notice(text: str) -> None:
-        if not job.options.json and not answer.ends_line:
+    shown = 0
+
+    def end_text() -> None:
+        nonlocal shown
+        if not job.options.json and not answer.ends_line and shown != len(answer.pieces):
             end_line()
+        shown = len(answer.pieces)
+
+    def on_notice(text: str) -> None:
+        end_text()
         _note(answer, text)
 
-    with start_display(plan.specs, sys.stderr) as display:
+    with RunDisplay(plan.specs, sys.stderr, end_text) as display:
         return await Pipeline.start(
             plan.specs,
             recorder=recorder,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import sys
 
 from orchestrator.answer import Answer
@@ -29,7 +30,7 @@ def report(options: RunOptions, answer: Answer, trouble: Trouble | None) -> int:
         is_signal = trouble.kind == "interrupted"
         say(trouble.sentence if is_signal else f"error: {trouble.sentence}")
     if answer.bundle is not None and trouble.exit_code != ExitCode.OK:
-        say(f"bundle: {answer.bundle} (orchestrator bundle show {answer.bundle})")
+        say(f"see: orchestrator bundle diagnose {shlex.quote(str(answer.bundle))}")
     return trouble.exit_code
 
 

@@ -15,7 +15,11 @@ from orchestrator.transport.local import INSTALLED, local_launch
 from orchestrator.transport.shipping import boot_arguments
 from orchestrator.transport.ssh import SshTarget, ssh_launch
 
-_SECRET_NAME = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS)$", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"(TOKEN|KEYS?|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE|CREDENTIALS?|(^|_)PASS)$", re.IGNORECASE
+)
+# A proxy's or an index's address with a password in it.
+_SECRET_VALUE = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +120,8 @@ class StageSpec:
             self.transport == "command"
         ) != bool(self.command):
             raise ValueError(f"transport {self.transport!r} and its target do not fit together")
-        for name in self.environment:
-            if _SECRET_NAME.search(name):
+        for name, value in self.environment.items():
+            if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value):
                 raise ValueError(
                     f"env.{name}= would be readable in the process list; set {name} here and "
                     f"pass --forward {name}, or set it in the environment of {self.host} itself"
@@ -145,7 +149,7 @@ class StageSpec:
         """Return the command that starts this stage's worker."""
         words = self._arguments(nonce)
         if self.ships_code:
-            words = list(boot_arguments(nonce, words))
+            words = list(boot_arguments(nonce, words, self._process_title))
         elif self.transport != "local":
             words = [*INSTALLED, *words]
         if self.ssh is not None:
@@ -153,6 +157,12 @@ class StageSpec:
         if self.command:
             return command_launch(self.host, self.command, self.python, self.environment, words)
         return local_launch(self.host, self.python, self.environment, words)
+
+    @property
+    def _process_title(self) -> str:
+        if self.is_stage:
+            return f"stageline worker, stage {self.stage} of {self.num_stages}"
+        return "stageline worker"
 
     def _arguments(self, nonce: str) -> list[str]:
         if not self.is_stage:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getopt
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,8 +30,8 @@ class _Known:
 
     Attributes:
         pattern: found in the client's stderr.
-        text: `{by_hand}` is the command to log in with, `{login}` user and host, `{known}` the
-            host's name in known_hosts, `{port}` ssh-copy-id's option for the port.
+        text: `{by_hand}` is the command to log in with, `{forget}` the one that forgets the host's
+            key, `{allow}` what installs a key of this user's there.
     """
 
     pattern: str
@@ -41,13 +43,20 @@ _DROPPED = (
     r"kex_exchange_identification|ssh_exchange_identification|banner exchange: Connection"
     r"|Connection (reset|closed) by|Not allowed at this time|Exceeded MaxStartups"
 )
+# The client itself, before it tries anything.
+_REFUSED_HERE = (
+    r"hostname contains invalid characters|Bad port|bad configuration option|terminating,"
+    r"|Bad owner or permissions|Bad SSH2 cipher|Can't open user config file"
+)
+# Options that ssh-copy-id takes as ssh does.
+_COPY_ID_OPTIONS = "F:i:o:p:"
 # The first that is found names the cause; a changed key also says "verification failed", and each
 # failure at a jump host also ends in "Connection closed by".
 _KNOWN: tuple[_Known, ...] = (
     _Known(
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key .* has changed",
         "has another SSH host key than known_hosts says; make sure it is the right machine, then "
-        "remove the old key with \"ssh-keygen -R '{known}'\"",
+        'remove the old key with "{forget}"',
     ),
     _Known(
         r"Host key verification failed|No .* host key is known",
@@ -55,10 +64,15 @@ _KNOWN: tuple[_Known, ...] = (
         "pass --accept-new (a jump host's key must be known in any case)",
     ),
     _Known(
+        _REFUSED_HERE,
+        "cannot be given to ssh as it is written; check the hosts file's line, --ssh-command and "
+        "~/.ssh/config",
+    ),
+    _Known(
         r"Permission denied|Too many authentication failures|No more authentication methods",
-        "refuses the SSH login; install a key there that needs no typing with 'ssh-copy-id{port} "
-        "{login}', load one that has a passphrase with 'ssh-add', and check the user name and "
-        "that the account is not locked",
+        "refuses the SSH login; install a key there that needs no typing {allow}, load one that "
+        "has a passphrase with 'ssh-add', and check the user name and that the account is not "
+        "locked",
     ),
     _Known(
         r"(stdio forwarding failed|open failed: )",
@@ -97,11 +111,6 @@ _KNOWN: tuple[_Known, ...] = (
         "addresses, so look at its log",
         may_pass=True,
     ),
-    _Known(
-        r"hostname contains invalid characters|Bad port|bad configuration option|terminating,"
-        r"|Bad owner or permissions|Bad SSH2 cipher",
-        "cannot be given to ssh as it is written; check the hosts file's line and ~/.ssh/config",
-    ),
 )
 _LOST = "lost its SSH connection; the host, the network or sshd's session ended"
 _NOBODY = SshTarget(host="HOST")
@@ -130,10 +139,7 @@ def ssh_cause(
         text = f"cannot be reached over SSH; run '{target.by_hand}' to see why"
         return SshCause(text + said, may_pass=True)
     words = known.text.format(
-        by_hand=target.by_hand,
-        login=target.login,
-        known=target.known_hosts_name,
-        port=f" -p {target.port}" if target.port is not None else "",
+        by_hand=target.by_hand, forget=_forget(stderr_lines, target), allow=_allow(target)
     )
     return SshCause(words + said, known.may_pass)
 
@@ -147,6 +153,39 @@ def is_dropped(stderr_lines: Sequence[str]) -> bool:
     return bool(written) and all(re.search(_DROPPED, line, re.IGNORECASE) for line in written)
 
 
+def is_refused_here(stderr_lines: Sequence[str]) -> bool:
+    """Tell whether the client here failed before it tried anything."""
+    known = _known(stderr_lines)
+    return known is not None and known.pattern == _REFUSED_HERE
+
+
 def _known(stderr_lines: Sequence[str]) -> _Known | None:
     text = "\n".join(stderr_lines)
     return next((one for one in _KNOWN if re.search(one.pattern, text, re.IGNORECASE)), None)
+
+
+def _forget(stderr_lines: Sequence[str], target: SshTarget) -> str:
+    """Return the command that removes a changed key: ssh names the host and the file it used."""
+    text = "\n".join(stderr_lines)
+    name = re.search(r"Host key for (\S+) has changed", text)
+    file = re.search(r"Offending \S+ key in (.+):\d+", text)
+    words = ["ssh-keygen", *(("-f", file[1].strip()) if file else ())]
+    # Quoted in any case: the name may be `[host]:port`, which a shell takes for a pattern.
+    return f"{shlex.join(words)} -R '{name[1] if name else target.known_hosts_name}'"
+
+
+def _allow(target: SshTarget) -> str:
+    """Return how a key of this user's comes to the host, as an adverb."""
+    program, *words = shlex.split(target.ssh_command)
+    try:
+        options, rest = getopt.getopt(words, _COPY_ID_OPTIONS)
+    except getopt.GetoptError:
+        options, rest = [], words
+    if program.rpartition("/")[2] != "ssh" or rest:
+        return "(a line of ~/.ssh/authorized_keys there)"
+    if target.port is not None and "-p" not in dict(options):
+        options.append(("-p", str(target.port)))
+    command = shlex.join(
+        ["ssh-copy-id", *(word for pair in options for word in pair), target.login]
+    )
+    return f'with "{command}"' if "'" in command else f"with '{command}'"

@@ -146,11 +146,18 @@ def why_silent(end: Silent) -> StageFailure:
     )
 
 
-def why_not_booted(line: BootLine, transport: str) -> str:
-    """Return why shipped code was not started, as a verb phrase."""
+def why_not_booted(line: BootLine, transport: str, python: str | None = None) -> str:
+    """Return why shipped code was not started, as a verb phrase.
+
+    Args:
+        line: what the host said.
+        transport: how it was started.
+        python: the interpreter that the host's line names, which setup would leave alone.
+    """
     if line.word == "old":
+        step = f"leave python={python} out of its line and run" if python is not None else "run"
         return (
-            f"has python {line.rest}, which is too old: a worker needs {_OLDEST}; run "
+            f"has python {line.rest}, which is too old: a worker needs {_OLDEST}; {step} "
             "'orchestrator setup' for that host, or give python= of a newer one"
         )
     if line.word == "eof" and transport == "command" and line.rest == "0":

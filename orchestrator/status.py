@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
@@ -43,11 +43,49 @@ def start_display(specs: Sequence[StageSpec], stderr: TextIO | None) -> StartDis
     return PlainLines(stderr)
 
 
+class RunDisplay:
+    """The display that suits stderr while all stages start; then lines for those that do again.
+
+    A table cannot be redrawn below a text that grows.
+
+    Args:
+        specs: the stages.
+        stderr: where to show them; None is a program that was started without one.
+        end_text: called before each line that is told after the start.
+    """
+
+    def __init__(
+        self, specs: Sequence[StageSpec], stderr: TextIO | None, end_text: Callable[[], None]
+    ) -> None:
+        self._start = start_display(specs, stderr)
+        self._lines = PlainLines(stderr, end_text)
+        self._is_starting = True
+
+    def __enter__(self) -> RunDisplay:
+        self._start.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End what is shown of the start; `update` goes on."""
+        self._is_starting = False
+        self._start.__exit__(kind, error, traceback)
+
+    def update(self, status: StageStatus) -> None:
+        """Take a stage's news."""
+        (self._start if self._is_starting else self._lines).update(status)
+
+
 class PlainLines:
     """One line for each thing worth telling, for logs and pipes."""
 
-    def __init__(self, stderr: TextIO | None) -> None:
+    def __init__(self, stderr: TextIO | None, end_text: Callable[[], None] = lambda: None) -> None:
         self._stderr = stderr
+        self._end_text = end_text
         self._start_s = time.monotonic()
         self._said: dict[int, str] = {}
         self._whole: dict[int, list[int]] = {}
@@ -74,6 +112,7 @@ class PlainLines:
         if words == self._said.get(status.stage) or status.phase in ("failed", "closed"):
             return  # A failure has its own sentence, and the end of a run its summary.
         self._said[status.stage] = words
+        self._end_text()
         elapsed_s = time.monotonic() - self._start_s
         write_line(self._stderr, f"[{elapsed_s:6.1f} s] {status.name}: {words}")
 

@@ -27,9 +27,11 @@ def is_watched() -> bool:
 def write_line(stream: TextIO | None, text: str) -> None:
     """Write a line and flush it; None is a stream that this program was started without.
 
-    What looks like a secret is masked: a library may quote an address with its password.
+    What looks like a secret is masked: a library may quote an address with its password. What
+    another host wrote may be quoted too, and must not command the terminal.
     """
     if stream is None:
         return  # print() would take stdout instead, which belongs to the answer.
     with contextlib.suppress(OSError, ValueError):
-        print(_MASKER.line(text), file=stream, flush=True)
+        harmless = "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)
+        print(_MASKER.line(harmless), file=stream, flush=True)

@@ -21,7 +21,7 @@ from worker.model.cuts import legal_cuts
 from worker.model.load import load_stage
 from worker.model.load_options import LoadOptions
 from worker.model.parts import ModelParts
-from worker.model.probe import random_model
+from worker.model.probe import disturb, random_model
 from worker.model.run import StageRunner
 from worker.model.support import Mode
 from worker.protocol.stage import StageSlice
@@ -106,7 +106,8 @@ def reference_logits(
     parameters = inspect.signature(model.forward).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     cache = DynamicCache(config=model.config)
-    x, logits = batch.ids, []
+    x = batch.ids
+    logits: list[torch.Tensor] = []
     for step in range(steps + 1):
         extra: dict[str, Any] = {**batch.positions(step, x.shape[1]), "logits_to_keep": 1}
         extra = {name: v for name, v in extra.items() if open_ended or name in parameters}
@@ -120,7 +121,8 @@ def split_logits(
 ) -> list[torch.Tensor]:
     """The same through `stages`, with every hidden state as bytes in between."""
     caches = [stage.new_cache() for stage in stages]
-    x, logits = batch.ids, []
+    x = batch.ids
+    logits: list[torch.Tensor] = []
     for step in range(steps + 1):
         positions = batch.positions(step, x.shape[1])
         hidden = x
@@ -133,6 +135,8 @@ def split_logits(
                 **positions,
             )
             hidden = hidden if stage.stage.is_last else through_bytes(hidden)
+        if not logits:
+            disturb(stages)
         logits.append(hidden)
         x = hidden.argmax(-1, keepdim=True)
     return logits

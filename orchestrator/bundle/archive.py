@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
 import re
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -10,9 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-MOST_BYTES = 2 * 1024**3
+MOST_BYTES = 1024**3
 MOST_FILES = 10_000
 _COPY_BYTES = 1024 * 1024
+# What the libraries raise for damage, a zip file with a password, an unknown compression.
+_DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, RuntimeError, ValueError, LookupError),
+)
 
 # What a bundle consists of, below whatever folder the archive puts it in.
 _MEMBER = re.compile(
@@ -41,8 +48,7 @@ def unpack(archive: Path, folder: Path) -> Path:
             return _unpack(_tar_members(tar), archive, folder)
     except OSError as error:
         raise ArchiveError(f"{archive} cannot be read: {error.strerror or error}") from None
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, RuntimeError):
-        # A zip file with a password gives a RuntimeError.
+    except _DAMAGED:
         raise ArchiveError(
             f"{archive} is no bundle, nor a whole archive of one (.tar.gz or .zip)"
         ) from None

@@ -42,7 +42,13 @@ def add_parser(subparsers: SubParsers, folder: Path) -> None:
         subparsers: what `add_subparsers` gave.
         folder: where runs leave their bundles, for a call without PATH.
     """
-    parser = subparsers.add_parser("bundle", help="explain what a run left behind")
+    parser = subparsers.add_parser(
+        "bundle",
+        help="explain what a run left behind",
+        description="Explain what a run left behind; `bundle ACTION --help` says more.",
+        epilog="exits with 0, or with 2 where the bundle cannot be read or the file not written",
+        allow_abbrev=False,
+    )
     actions = parser.add_subparsers(dest="bundle_action", required=True, metavar="ACTION")
     _add(actions, folder, "show", _show, "tell all about a run", _SHOW)
     _add(actions, folder, "diagnose", _diagnose, "say what went wrong and what to do", _DIAGNOSE)
@@ -97,7 +103,7 @@ def _guarded(run: Callable[[argparse.Namespace], int], args: argparse.Namespace)
     try:
         return run(args)
     except (NoBundleError, OutputError) as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return ExitCode.USAGE
 
 

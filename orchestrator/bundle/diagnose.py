@@ -13,6 +13,7 @@ from dataclasses import replace
 from orchestrator.bundle import connect_rules, exit_rules, note_rules, run_rules, start_rules
 from orchestrator.bundle.evidence import with_evidence
 from orchestrator.bundle.findings import Finding, Rank
+from orchestrator.bundle.left_behind import name_left_behind
 from orchestrator.bundle.lookup import process_at
 from orchestrator.bundle.phase import phase_of
 from orchestrator.bundle.reader import Bundle
@@ -58,7 +59,8 @@ def diagnose(bundle: Bundle) -> tuple[Finding, ...]:
     placed = [
         replace(found, phase=found.phase or phase_of(bundle, found)) for found in joined.values()
     ]
-    final = [mark_recovered(bundle, finding) for finding in placed]
+    marked = [mark_recovered(bundle, finding) for finding in placed]
+    final = [name_left_behind(bundle, finding) for finding in marked]
     return tuple(sorted(final, key=lambda finding: (finding.rank, finding.at_ms)))
 
 

@@ -19,6 +19,8 @@ E = TypeVar("E", bound=Event)
 STDERR_LINES = 3
 # What the orchestrator itself notes among a stage's stderr.
 OWN_WORDS = "stageline: "
+# What a host's kernel said after a SIGKILL; `memory_signs` judges it, for it may be about others.
+KERNEL_WORDS = "kernel: "
 
 
 def of_event(seen: Seen[E], rule: str, text: str, advice: str, cause: Cause) -> Finding:
@@ -93,7 +95,7 @@ def with_evidence(finding: Finding, *more: Iterable[Evidence]) -> Finding:
 
 
 def last_words(bundle: Bundle, stage: int | None) -> list[Evidence]:
-    """Return the last lines of a stage's stderr."""
+    """Return the last lines that a stage itself wrote to stderr."""
     lines = bundle.stderr.get(stage, ()) if stage is not None else ()
-    lines = tuple(kept for kept in lines if not kept.value.startswith(OWN_WORDS))
+    lines = tuple(k for k in lines if not k.value.startswith((OWN_WORDS, KERNEL_WORDS)))
     return [Evidence(kept.where, printable(kept.value)) for kept in lines[-STDERR_LINES:]]

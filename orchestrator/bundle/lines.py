@@ -13,6 +13,7 @@ from worker.protocol.schema import ProtocolError, parse, rules_of
 T = TypeVar("T")
 
 LATEST_MS = 1e15  # Some 30,000 years; a larger number is no time.
+_MOST = 10**18  # Larger numbers would overflow where they are added up; nobody measures such.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,20 @@ def object_of(line: bytes) -> dict[str, Any]:
         BadLineError: it is none.
     """
     try:
-        values = json.loads(line.decode("utf-8"))
+        values = json.loads(line.decode("utf-8"), parse_float=_real, parse_int=_whole)
     except (ValueError, RecursionError):
         raise BadLineError("not JSON, or cut") from None
     if not isinstance(values, dict):
         raise BadLineError("no JSON object")
     return values
+
+
+def _real(digits: str) -> float:
+    return max(-float(_MOST), min(float(_MOST), float(digits)))
+
+
+def _whole(digits: str) -> int:
+    return max(-_MOST, min(_MOST, int(digits)))
 
 
 def parser_of(message: type[T]) -> Callable[[dict[str, Any]], T]:
@@ -85,6 +94,7 @@ def stage_line(values: dict[str, Any]) -> StageLine:
     stage, host, wall_ms = values.get("stage"), values.get("host"), values.get("wall_ms")
     if (
         not (isinstance(stage, int) and isinstance(host, str))
+        or isinstance(stage, bool)
         or not isinstance(wall_ms, (int, float))
         or not 0 <= wall_ms < LATEST_MS
     ):

@@ -15,10 +15,18 @@ _SECRET_WORDS = frozenset(
     {"token", "key", "apikey", "secret", "password", "passwd", "passphrase", "credential"}
     | {"credentials", "auth", "authorization", "bearer", "cookie"}
 )
+# What follows such a word where the whole means none: `token_id`, `StrictHostKeyChecking`.
+_HARMLESS_AFTER = frozenset(
+    {"id", "ids", "file", "path", "alias", "types", "checking", "algorithms", "exchange"}
+    | {"authentication"}
+)
+# A switch, or what stands for a value in a message of ours: `key=value`.
+_HARMLESS_VALUES = frozenset({"yes", "no", "true", "false", "none", "ask", "value", "…"})
 _PRIVATE_WORDS = frozenset({"prompt", "system", "messages", "stop"})
 _HIDDEN = re.compile(r"<\d+ characters>")
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
-_ASSIGNMENT = re.compile(r"""([A-Za-z_][\w.-]*)=('[^']*'|"[^"]*"|[^\s'"]+)""")
+# From a word's begin on, and never from within: a long one, as of base64, is read once.
+_ASSIGNMENT = re.compile(r"""(?<![\w.-])([\w.-]++)=('[^']*'|"[^"]*"|[^\s'"]+)""")
 # The password of an address; it may hold an `@` itself.
 _USERINFO = re.compile(rb"""(://[^\s/:@'"<>]*:)[^\s/'"<>]+(?=@)""")
 _KNOWN_SHAPES = re.compile(rb"\b(?:hf_[A-Za-z0-9]{16,}|(?i:bearer )[A-Za-z0-9._~+/=-]{8,})")
@@ -31,7 +39,7 @@ def is_secret_name(name: str) -> bool:
     """
     words = [word.lower() for word in _WORD.findall(name)]
     return any(
-        word in _SECRET_WORDS and words[i + 1 : i + 2] not in (["id"], ["ids"], ["file"])
+        word in _SECRET_WORDS and _HARMLESS_AFTER.isdisjoint(words[i + 1 : i + 2])
         for i, word in enumerate(words)
     )
 
@@ -119,4 +127,7 @@ def _hide(name: str, value: str) -> str:
 
 
 def _assignment(match: re.Match[str]) -> str:
-    return f"{match[1]}={MASK}" if is_secret_name(match[1]) else match[0]
+    value = match[2].rstrip(";,")
+    if value.lower() in _HARMLESS_VALUES or not is_secret_name(match[1]):
+        return match[0]
+    return f"{match[1]}={MASK}{match[2][len(value) :]}"

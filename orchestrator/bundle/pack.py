@@ -12,7 +12,7 @@ import os
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from orchestrator.bundle.lookup import events, marks, stages_of
 from orchestrator.bundle.output import OutputError
 from orchestrator.bundle.reader import Bundle
 from orchestrator.bundle.redact import Redactor, user_names
-from orchestrator.bundle.segments import segments_of
+from orchestrator.bundle.segments import is_plain, segments_of
 from orchestrator.bundle.words import size
 from worker.protocol.events import HostSurveyed, Starting
 
@@ -67,7 +67,8 @@ def pack(folder: Path, bundle: Bundle, target: Path, *, hide_hosts: bool = False
         OutputError: the target exists, or a file cannot be read or written.
     """
     redactor = Redactor(_users(folder, bundle), _hosts(bundle), hide_hosts=hide_hosts)
-    found = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    every = sorted(p for p in folder.rglob("*") if not p.is_dir())
+    found = [p.relative_to(folder).as_posix() for p in every if is_plain(p)]
     names = [name for name in found if _NAME.fullmatch(name) and name != ABOUT]
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     if target.exists():
@@ -85,7 +86,8 @@ def pack(folder: Path, bundle: Bundle, target: Path, *, hide_hosts: bool = False
     finally:
         part.unlink(missing_ok=True)
     counts = {what: count for what, count in sorted(redactor.counts.items()) if count}
-    left_out = tuple(name for name in found if name not in names and name != ABOUT)
+    every_name = (p.relative_to(folder).as_posix() for p in every)
+    left_out = tuple(name for name in every_name if name not in names and name != ABOUT)
     return Packed(target, size_bytes, counts, left_out)
 
 
@@ -97,7 +99,7 @@ def _members(
     for stream in streams:
         offset_bytes = 0
         for segment in segments_of(folder / stream):
-            if not segment.path.is_file():
+            if not is_plain(segment.path):
                 continue
             offset_bytes += segment.gap_bytes
             stem, _, suffix = stream.rpartition(".")
@@ -141,7 +143,7 @@ def _users(folder: Path, bundle: Bundle) -> set[str]:
     """Return the users whose home folders are named, and those who log in somewhere."""
     users: set[str] = set()
     for path in folder.rglob("*"):
-        if path.is_file():
+        if is_plain(path):
             users |= user_names(path.read_bytes().decode("utf-8", "replace"))
     labels = [*stages_of(bundle).values(), *bundle.manifest.hosts]
     return users | {match[1] for label in labels for match in _LOGIN.finditer(label)}
@@ -152,14 +154,18 @@ def _hosts(bundle: Bundle) -> set[str]:
     labels = {host for _, host, _ in marks(bundle)} | set(stages_of(bundle).values())
     labels |= {recovery.value.new_host for recovery in bundle.recoveries}
     labels |= {
-        line.split()[-1 if line.startswith("spare ") else 0]
-        for line in bundle.manifest.hosts
-        if line.split()
+        place for line in bundle.manifest.hosts if "=" not in (place := _place_of(line.split()))
     }
     names = {_PORT.sub("", label.rpartition("@")[2]) for label in labels}
     names |= {seen.event.host for seen in events(bundle, Starting)}
     names |= {seen.event.host for seen in events(bundle, HostSurveyed)}
     return names | {bundle.manifest.host}
+
+
+def _place_of(words: Sequence[str]) -> str:
+    """Return the place that a line of a hosts file names, or what begins its command."""
+    named = [word for number, word in enumerate(words) if number or word != "spare"]
+    return named[0] if named else ""
 
 
 @contextmanager

@@ -23,12 +23,14 @@ from orchestrator.bundle.records import (
     RecoveryRecord,
     RequestRecord,
 )
-from orchestrator.bundle.segments import segments_of
+from orchestrator.bundle.segments import is_plain, segments_of
 from orchestrator.bundle.writer import GAVE_UP
 
 T = TypeVar("T")
 
 PROBLEMS_SHOWN = 50
+# The writer's files end at half of it; what is larger is none of its, or hostile.
+MOST_FILE_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +155,15 @@ class _Reader:
 
     def _bytes(self, path: Path) -> bytes:
         try:
-            return path.read_bytes()
+            if path.exists() and not is_plain(path):
+                raise BadLineError("not a plain file")
+            with path.open("rb") as file:
+                data = file.read(MOST_FILE_BYTES + 1)
         except OSError as error:
             raise BadLineError(error.strerror or str(error)) from None
+        if len(data) > MOST_FILE_BYTES:
+            self._problem(f"{path.name}: not read beyond {MOST_FILE_BYTES >> 20} MiB")
+        return data[:MOST_FILE_BYTES]
 
     def _problem(self, text: str) -> None:
         if len(self.problems) < PROBLEMS_SHOWN:

@@ -50,9 +50,9 @@ class Report:
     def all_clear(self) -> str:
         """What is said of a run without a cause."""
         if not self.findings:
-            return "Nothing went wrong in this run"
+            return "No fault was found"
         if self.exit_code == ExitCode.OK:
-            return "Nothing went wrong that the answer suffered from"
+            return "No fault was found that the answer suffered from"
         return "No fault was found"
 
 

@@ -35,11 +35,14 @@ _NOT_FINITE = re.compile(r"\bnan or inf\b")
 def op_refused(bundle: Bundle) -> Iterator[Finding]:
     """A stage refused an op, or failed at it, and lives on; the first of each kind counts."""
     told = set()
+    done_ms = {_asked(kept.value): kept.value.wall_ms for kept in bundle.ops if kept.value.ok}
     for kept in bundle.ops:
         op = kept.value
         key = (op.stage, op.op, op.code)
         if op.ok or op.code is None or key in told:
             continue
+        if op.code == ErrorCode.NO_SESSION and done_ms.get(_asked(op), -1.0) >= op.wall_ms:
+            continue  # A cache that was freed for memory: it was rebuilt, and the op asked again.
         told.add(key)
         traces = [
             Evidence(seen.where, printable(seen.event.traceback.strip().rpartition("\n")[2]))
@@ -60,6 +63,10 @@ def op_refused(bundle: Bundle) -> Iterator[Finding]:
             at_ms=op.wall_ms + op.duration_ms,
             evidence=(Evidence(kept.where, f"request {op.rid!r}"), *traces[:1]),
         )
+
+
+def _asked(op: OpRecord) -> tuple[object, ...]:
+    return op.stage, op.op, op.rid
 
 
 def _why_refused(bundle: Bundle, op: OpRecord) -> tuple[Cause, str]:
@@ -111,7 +118,7 @@ def interrupted(bundle: Bundle) -> Iterator[Finding]:
             cause=Cause.INTERRUPTED,
             rank=Rank.NOTE,
             sentence=f"the run was ended from outside: {why}",
-            advice="nothing is wrong",
+            advice="run it again for the whole answer",
             at_ms=end.wall_ms,
             evidence=(Evidence("end.json", f"exit_code {end.exit_code}"),),
         )

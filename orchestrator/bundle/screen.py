@@ -20,11 +20,18 @@ class Table:
 class Screen(Protocol):
     """Takes a report piece by piece."""
 
+    @property
+    def width(self) -> int | None:
+        """Characters in a line, None where there is no bound."""
+
     def heading(self, text: str) -> None:
         """Begin a section."""
 
     def line(self, text: str, style: str = "") -> None:
         """Print a paragraph; `style` is a rich style and may be ignored."""
+
+    def whole(self, text: str) -> None:
+        """Print a line that is to be copied: whatever its length, it is not broken."""
 
     def table(self, table: Table) -> None:
         """Print a table; nothing for one without rows."""
@@ -38,12 +45,22 @@ class PlainScreen:
 
     def heading(self, text: str) -> None:
         """Begin a section."""
-        self.line(f"\n{text}")
+        self.line("")
+        self.line(text)
 
     def line(self, text: str, style: str = "") -> None:
         """Print a line."""
         encoding = self._stream.encoding or "utf-8"
-        self._stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+        self._stream.write(_shown(text).encode(encoding, "replace").decode(encoding) + "\n")
+
+    @property
+    def width(self) -> int | None:
+        """No bound."""
+        return None
+
+    def whole(self, text: str) -> None:
+        """Print a line."""
+        self.line(text)
 
     def table(self, table: Table) -> None:
         """Print aligned columns."""
@@ -77,7 +94,18 @@ class RichScreen:
         from rich.text import Text
 
         indent = len(text) - len(text.lstrip())
-        self._console.print(Padding(Text(text.strip(), style=style), (0, 0, 0, indent)))
+        self._console.print(Padding(Text(_shown(text.strip()), style=style), (0, 0, 0, indent)))
+
+    @property
+    def width(self) -> int | None:
+        """The terminal's."""
+        return self._console.width
+
+    def whole(self, text: str) -> None:
+        """Print a line; the terminal goes on below where it is too long, and copies it whole."""
+        from rich.text import Text
+
+        self._console.print(Text(_shown(text)), soft_wrap=True)
 
     def table(self, table: Table) -> None:
         """Print a table with rules."""
@@ -91,8 +119,13 @@ class RichScreen:
             right = heading.startswith(">")
             drawn.add_column(Text(heading.lstrip(">")), justify="right" if right else "left")
         for row in table.rows:
-            drawn.add_row(*(Text(cell) for cell in row))
+            drawn.add_row(*(Text(_shown(cell)) for cell in row))
         self._console.print(drawn)
+
+
+def _shown(text: str) -> str:
+    """Return the text without what a terminal would obey: a host may be called anything."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def screen_for(stream: TextIO) -> Screen:

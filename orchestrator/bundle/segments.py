@@ -8,6 +8,7 @@ and sizes alone where something is missing, also after a kill.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,14 @@ def segments_of(path: Path) -> Iterator[Segment]:
             end_bytes = offset_bytes + file.stat().st_size
         except OSError:
             end_bytes = offset_bytes
+
+
+def is_plain(path: Path) -> bool:
+    """Tell whether it is a file of its own: no link to another, no pipe or device to wait at."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def _open(path: Path) -> int:

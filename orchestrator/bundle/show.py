@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from orchestrator.bundle.records import RecoveryRecord
 from orchestrator.bundle.report import Report
 from orchestrator.bundle.screen import Screen, Table
@@ -36,7 +38,7 @@ def show_run(report: Report, screen: Screen) -> None:
     if manifest.command:
         # The first word is where the program lies, which differs with how it was installed.
         words = ("orchestrator", *manifest.command[1:])
-        screen.line(f"  {printable(' '.join(words), 1000)}")
+        screen.line(f"  {printable(shlex.join(words), 1000)}")
     state = "left no end (killed, or still running)"
     if report.has_end:
         code = "without an exit code" if report.exit_code is None else f"exit {report.exit_code}"

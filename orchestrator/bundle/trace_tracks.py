@@ -55,7 +55,10 @@ class Tracks:
         """
         base = self._kinds[pid] = self._kinds.get(pid, 0) + 1
         tracks: list[list[int]] = []  # Of each track, the ends of the spans that are open.
-        whole = [(self._us(s.start_ms), self._us(s.start_ms + s.took_ms), s) for s in spans]
+        # A clock that was set back may have ended one before it began.
+        whole = [
+            (self._us(s.start_ms), self._us(s.start_ms + max(0.0, s.took_ms)), s) for s in spans
+        ]
         for start_us, end_us, span in sorted(whole, key=lambda item: (item[0], -item[1])):
             number = _track_for(tracks, start_us, end_us, nest=nest)
             tid = base * TRACKS_APART + number

@@ -33,8 +33,7 @@ _ABOUT = """\
 Look at every host of a hosts file at once, spare ones too: name, port, host key, login, Python,
 packages, code, device, memory, disk, clock and link; with --model-id also whether it can get at
 the model. Prints a table, and below it one line for each thing to mend, with the command that
-mends it. Installs nothing and starts no model. Exits with 0 when every host can be used, with 5
-when one cannot, and with 3 when only the model cannot be had."""
+mends it. Installs nothing and starts no model."""
 _USAGE = "%(prog)s (--hosts FILE | --local N | --slurm) [--model-id ID] [options]"
 # A person waits; --start-timeout-s is for hosts that need longer.
 _MEET_S = 20.0
@@ -69,7 +68,10 @@ def add_parser(subcommands: SubParsers, exits: str) -> None:
     hosts = group.add_mutually_exclusive_group(required=True)
     add_hosts_flag(hosts)
     hosts.add_argument(
-        "--local", type=option_types.slots, metavar="N", help="look at this machine alone"
+        "--local",
+        type=option_types.slots,
+        metavar="N",
+        help="look at this machine alone, for N stages on it",
     )
     add_model_flags(group, needs_model=False)
     group.add_argument("--quantization", choices=QUANTIZATIONS, help="default: bfloat16")
@@ -125,15 +127,17 @@ async def _examine(options: DoctorOptions, setting: Setting) -> list[HostReport]
     from orchestrator.doctor.subject import subjects_of
     from orchestrator.interruption import Interruption
     from orchestrator.setup.pins import read_pins
+    from orchestrator.stage.gate import StartGate
     from orchestrator.stderr import say
 
-    pins, limit_s = read_pins(), options.start_timeout_s
+    pins, limit_s, gate = read_pins(), options.start_timeout_s, StartGate()
     examinations = [
         Examination(
             Mend(subject, setting.ways.hosts_name),
             pins,
             meet_s=limit_s or _MEET_S,
             cache_dir=options.cache_dir,
+            gate=gate,
         )
         for subject in subjects_of(setting)
     ]

@@ -20,10 +20,12 @@ from orchestrator.doctor.link import measure_down, measure_pings, measure_up
 from orchestrator.doctor.mend import Mend
 from orchestrator.doctor.result import HostReport, Result, Status
 from orchestrator.setup.pins import Pins
+from orchestrator.stage.gate import StartGate
 from orchestrator.visit.check import OF_SSH, Check
 from orchestrator.visit.departure import VisitFailed
 from orchestrator.visit.greeting import Interpreter
 from orchestrator.visit.launch import worker_python
+from orchestrator.visit.meeting import met
 from orchestrator.visit.visit import Visit
 
 # For one answer of the program; the slowest, nvidia-smi, is given five.
@@ -42,15 +44,19 @@ class Examination:
         pins: what it needs.
         meet_s: how long it may take until Python runs there.
         cache_dir: where workers are told to keep weights.
+        gate: bounds the logins of all examinations.
     """
 
-    def __init__(self, mend: Mend, pins: Pins, *, meet_s: float, cache_dir: str | None) -> None:
+    def __init__(
+        self, mend: Mend, pins: Pins, *, meet_s: float, cache_dir: str | None, gate: StartGate
+    ) -> None:
         subject = mend.subject
         self.mend = mend
         self.report = HostReport(subject.name, subject.spec.host, subject.is_spare)
         self._pins = pins
         self._meet_s = meet_s
         self._cache_dir = cache_dir
+        self._gate = gate
         self._at = Check.PACKAGES
 
     async def run(self) -> None:
@@ -59,8 +65,8 @@ class Examination:
         if spec.transport != "ssh":
             results |= {check: Result(Status.NOT_APPLICABLE) for check in OF_SSH}
         try:
-            async with Visit(spec, worker_python(spec)) as visit:
-                interpreter = await visit.meet(self._meet_s)
+            meeting = met(spec, worker_python(spec), self._meet_s, self._gate)
+            async with meeting as (visit, interpreter):
                 self._arrived(interpreter)
                 if interpreter.version[:2] >= _OLDEST_THAT_LOOKS:
                     async with asyncio.timeout(_LOOK_S):
@@ -95,6 +101,7 @@ class Examination:
             return {}
         versions: dict[str, str | None] = answer["versions"]
         self.report.facts["packages"] = versions
+        self.mend = replace(self.mend, is_managed=bool(answer.get("is_managed")))
         self._judge(Check.PACKAGES, lambda: judge_packages(versions, self.mend, self._pins))
         self._judge(Check.CODE, lambda: judge_code(versions.get(DISTRIBUTION), self.mend))
         return versions
@@ -149,7 +156,7 @@ class Examination:
             )
         else:
             failed = error if not self.report.facts else VisitFailed(self._at, error.cause)
-        if not self.report.facts:
+        if not self.report.facts and not failed.here:
             checks = list(Check)
             # A connection that was lost after the login has shown no more than the login.
             last = checks.index(Check.PYTHON if failed.lost else failed.check)

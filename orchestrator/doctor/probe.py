@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
@@ -52,7 +53,10 @@ def packages(question: "dict[str, object]") -> "dict[str, object]":
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = None
-    return {"versions": versions}
+    # A virtual environment has the mark of the Python that it was made with, and does not obey it.
+    mark = Path(sysconfig.get_path("stdlib")) / "EXTERNALLY-MANAGED"
+    is_managed = sys.prefix == sys.base_prefix and mark.exists()
+    return {"versions": versions, "is_managed": is_managed}
 
 
 def machine(question: "dict[str, object]") -> "dict[str, object]":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from orchestrator.bundle.screen import Screen, Table
@@ -22,6 +22,7 @@ _SIGNS = {
 }
 # For a terminal that can print nothing else.
 _PLAIN = {"✓": "ok", "✗": "X"}
+_GAP_CHARS = 2
 _HEADINGS = (
     "host",
     "python",
@@ -46,29 +47,44 @@ def show_reports(
         (_host(report, reports), *(_sign(report.result(check), can_tick) for check in checks))
         for report in reports
     )
-    screen.table(Table(("host", *checks), rows))
+    _show_table(Table(("host", *checks), rows), screen)
     told = tuple(_figures(report, reports) for report in reports if "machine" in report.facts)
     if told:
         screen.line("")
-        screen.table(Table(_HEADINGS, told))
-    lines = [
-        (result, complaint_line(report, check, result))
-        for report in reports
-        for check, result in report.complaints()
-    ]
+        _show_table(Table(_HEADINGS, told), screen)
+    complaints = [(report, *found) for report in reports for found in report.complaints()]
     screen.line("")
-    if not lines:
+    if not complaints:
         screen.line("nothing to mend")
-    for result, line in lines:
+    for report, check, result in complaints:
         style = "red" if result.status is Status.FAILED else "yellow"
-        screen.line(f"{_sign(result, can_tick)} {line}", style)
+        needed = f"; needed: {result.needed}" if result.needed else ""
+        what = printable(f"{report.label} ({check}) {result.seen}{needed}", 1000)
+        screen.line(f"{_sign(result, can_tick)} {what}", style)
+        if result.mend:
+            # On a line of its own, to be copied.
+            screen.whole(f"    {printable(result.mend, 1000)}")
 
 
-def complaint_line(report: HostReport, check: Check, result: Result) -> str:
-    """Return what is wrong in one line: host, what was seen, what is needed, what mends it."""
-    needed = f"; needed: {result.needed}" if result.needed else ""
-    mend = f"; {result.mend}" if result.mend else ""
-    return printable(f"{report.label} ({check}) {result.seen}{needed}{mend}", 1000)
+def _show_table(table: Table, screen: Screen) -> None:
+    """Print a table; columns for which a line has no room go into tables below, with the hosts."""
+    for part in parts_of(table, screen.width):
+        screen.table(part)
+
+
+def parts_of(table: Table, width: int | None) -> Iterator[Table]:
+    """Yield tables of at most `width` characters, each with the first column; nothing is cut."""
+    lines = (tuple(title.lstrip(">") for title in table.headings), *table.rows)
+    widths = [max(map(len, column)) + _GAP_CHARS for column in zip(*lines, strict=True)]
+    parts: list[list[int]] = [[0]]
+    for column in range(1, len(widths)):
+        taken = sum(widths[one] for one in (*parts[-1], column))
+        if width is not None and taken > width and len(parts[-1]) > 1:
+            parts.append([0])
+        parts[-1].append(column)
+    for part in parts:
+        rows = tuple(tuple(row[column] for column in part) for row in table.rows)
+        yield Table(tuple(table.headings[column] for column in part), rows)
 
 
 def _host(report: HostReport, reports: Sequence[HostReport]) -> str:

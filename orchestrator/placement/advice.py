@@ -127,9 +127,23 @@ def _more_words(problem: Problem, more_bytes: int, at: Slot) -> str:
     more = size_words(more_bytes)
     if _fits(problem, _with_memory(problem.slots, at, more_bytes, limits=False)):
         return f"{more} more on {at.host}"
+    limited = _limited(problem, at)
     if _fits(problem, _with_memory(problem.slots, at, more_bytes, free=False)):
-        return f"memory= larger by {more} on {at.host}"
-    return f"{more} more on {at.host} and memory= larger by as much"
+        return f"memory= larger by {more} on {limited}"
+    there = "" if limited == at.host else f" on {limited}"
+    return f"{more} more on {at.host} and memory= larger by as much{there}"
+
+
+def _limited(problem: Problem, at: Slot) -> str:
+    """Return the host, or its lines with a bound where several lines have its name."""
+    if len({slot.name for slot in problem.slots if slot.host == at.host}) == 1:
+        return at.host
+    lines = {
+        slot.name: None
+        for slot in problem.slots
+        if slot.shared_device == at.shared_device and slot.memory_limit_bytes
+    }
+    return " and ".join(lines)
 
 
 def _with_memory(

@@ -26,6 +26,18 @@ def left_out_words(left_out: Sequence[LeftOut], slots: Sequence[Slot]) -> list[s
     ]
 
 
+def shared_words(slots: Sequence[Slot]) -> Iterator[str]:
+    """Name the hosts that are one machine under several names: each sees the same memory free."""
+    devices: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for slot in slots:
+        devices[slot.shared_device][slot.host] = None
+    for (_, device), hosts in devices.items():
+        if len(hosts) > 1:
+            *others, last = hosts
+            memory = "its memory" if device == "cpu" else f"the memory of its {device}"
+            yield f"{', '.join(others)} and {last} are one machine and share {memory}"
+
+
 def warnings(stages: Sequence[PlacedStage], best_ms: float | None) -> Iterator[str]:
     """Name what is tight, slow or not known.
 

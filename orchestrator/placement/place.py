@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from orchestrator.layer_plan import PlanError
 from orchestrator.placement.amounts import room_words, size_words, step_words
-from orchestrator.placement.forecast import left_out_words, warnings
+from orchestrator.placement.forecast import left_out_words, shared_words, warnings
 from orchestrator.placement.misfit import DoesNotFit
 from orchestrator.placement.placement import LeftOut, PlacedStage, Placement
 from orchestrator.placement.seat import Seat
@@ -46,7 +46,11 @@ def place(slots: Sequence[Slot], costs: ModelCosts, *, max_context: int) -> Plac
         num_layers=costs.num_layers,
         stages=stages,
         left_out=left_out,
-        notes=(*left_out_words(left_out, slots), *warnings(stages, solution.best_ms)),
+        notes=(
+            *shared_words(slots),
+            *left_out_words(left_out, slots),
+            *warnings(stages, solution.best_ms),
+        ),
         bottleneck_ms=max(known) if all_known else None,
         tokens_per_s=_tokens_per_s(solution) if all_known else None,
     )

@@ -47,7 +47,8 @@ class Crew:
         self.failures: list[StageFailure] = []
         self._recorder = recorder
         self._timeouts = timeouts
-        self._on_status: Callable[[StageStatus], None] | None = on_status
+        self._on_status = on_status
+        self._all_serve = False
         self._gate = StartGate()
         self._clients: list[StageClient] = []
 
@@ -70,8 +71,8 @@ class Crew:
             self._clients.remove(client)
 
     def all_serve(self) -> None:
-        """Tell of no stage's phases any more; restarts have lines of their own."""
-        self._on_status = None
+        """Tell of the stages that start again alone, from now on, and only while they do."""
+        self._all_serve = True
 
     def fail(self, failure: StageFailure) -> None:
         """Hear of a failure that is not recovered: it ends the ops on all stages."""
@@ -94,5 +95,5 @@ class Crew:
         await close_all(self._clients)
 
     def _tell_status(self, status: StageStatus) -> None:
-        if self._on_status is not None:
+        if not self._all_serve or status.phase in ("connecting", "loading"):
             self._on_status(status)

@@ -69,21 +69,20 @@ class Replay:
         Raises:
             StageFailure: this stage is lost.
         """
-        requests = positions = 0
+        rebuilt: dict[RequestId, int] = {}
         for rid in self._history.rids(self._stage):
             try:
-                replayed = await self.one(rid, client)
+                rebuilt[rid] = await self.one(rid, client)
             except (StageFailure, OpRejected):
                 if client.failure is not None:
                     raise client.failure from None
                 await client.call(Release(request_id=rid))
-                continue
-            if not self._history.entries(self._stage, rid):
-                await client.call(Release(request_id=rid))  # it ended while it was replayed
-                continue
-            requests += 1
-            positions += replayed
-        return Replayed(requests, positions)
+        # Those that have ended meanwhile were not told to a stage that did not serve yet.
+        while ended := [rid for rid in rebuilt if not self._history.entries(self._stage, rid)]:
+            for rid in ended:
+                del rebuilt[rid]
+                await client.call(Release(request_id=rid))
+        return Replayed(len(rebuilt), sum(rebuilt.values()))
 
     async def one(self, rid: RequestId, client: StageClient) -> int:
         """Rebuild one request's cache; return its positions.

@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.bundle.records import RecoveryRecord
-from orchestrator.failures import StageFailure
+from orchestrator.failures import Hung, StageFailure
 from orchestrator.recovery.crew import Crew
 from orchestrator.recovery.likeness import check_likeness, pinned
 from orchestrator.recovery.replay import Replay, Replayed
 from orchestrator.recovery.spares import Places, SpareSlot
-from orchestrator.recovery.words import back_notice, given_up, lost_words, restart_notice
+from orchestrator.recovery.words import (
+    back_notice,
+    doing_words,
+    first_notice,
+    given_up,
+    left_behind,
+    lost_words,
+    restart_notice,
+)
 from orchestrator.specs import StageSpec
 from orchestrator.stage import StageClient
 from worker.protocol.exits import ExitCode
@@ -55,7 +63,9 @@ class Round:
         self._first = failure
         self._moment = moment
         self._home = seat.spec
-        self._places = Places(crew.bench, failure, has_served=seat.ready is not None)
+        self._has_served = seat.ready is not None
+        self._places = Places(crew.bench, failure, has_served=self._has_served)
+        self._elsewhere: list[StageFailure] = []
         self._lost_s = time.perf_counter()
 
     async def run(self) -> StageFailure | None:
@@ -73,10 +83,14 @@ class Round:
                     self._places.settled()
                     return None
                 self._places.failed(failure)
+                if slot is not None:
+                    self._elsewhere.append(failure)
                 newest, self._moment = failure, f"while {failure.scene.phase}"
         finally:
             self._places.give_up()
-        ended = given_up(self._first, newest, self._seat.attempts, made=made)
+        ended = given_up(
+            self._first, newest, self._seat.attempts, made=made, elsewhere=self._elsewhere
+        )
         self._seat.attempts = 0  # The next op begins a round of its own.
         return ended
 
@@ -87,16 +101,7 @@ class Round:
         spec = spec if lost is None else pinned(spec, lost)
         number = self._seat.attempts
         pause_s = self._pause_s(slot, newest, number)
-        self._crew.on_notice(
-            restart_notice(
-                lost_words(newest, self._moment),
-                number,
-                self._crew.policy.most_attempts,
-                spare=None if slot is None else slot.host,
-                pause_s=pause_s,
-                positions=self._crew.history.positions(self._home.stage),
-            )
-        )
+        self._tell_lost(spec, newest, number, pause_s)
         await asyncio.sleep(pause_s)
         attempt = Attempt(spec, number, time.time_ns() / 1e6, time.perf_counter())
         client = self._seat.hire(spec)
@@ -109,6 +114,24 @@ class Round:
         self._record(attempt, newest, None)
         self._tell_back(attempt, moved=slot is not None)
         return None
+
+    def _tell_lost(
+        self, spec: StageSpec, newest: StageFailure, number: int, pause_s: float
+    ) -> None:
+        home, lost = self._home, self._seat.ready
+        notice = restart_notice(
+            lost_words(newest, self._moment),
+            number,
+            self._crew.policy.most_attempts,
+            doing=doing_words(home.host, spec.host, newest, has_served=self._has_served),
+            pause_s=pause_s,
+            positions=self._crew.history.positions(home.stage),
+        )
+        # A local one is dead by now; a signal does not go over a connection.
+        is_away = home.transport != "local"
+        if is_away and newest is self._first and isinstance(newest, Hung) and lost is not None:
+            notice += left_behind(newest, lost.pid)
+        self._crew.on_notice(notice)
 
     def _pause_s(self, slot: SpareSlot | None, newest: StageFailure, number: int) -> float:
         pause_s = self._crew.policy.pause_s(number)
@@ -159,12 +182,17 @@ class Round:
         )
 
     def _tell_back(self, attempt: Attempt, *, moved: bool) -> None:
+        stage, host, total_s = self._home.stage, self._home.host, time.perf_counter() - self._lost_s
+        new_host = attempt.spec.host if moved else None
+        if not self._has_served:
+            self._crew.on_notice(first_notice(stage, host, new_host, total_s=total_s))
+            return
         self._crew.on_notice(
             back_notice(
-                self._home.stage,
-                self._home.host,
-                attempt.spec.host if moved else None,
-                total_s=time.perf_counter() - self._lost_s,
+                stage,
+                host,
+                new_host,
+                total_s=total_s,
                 restart_s=attempt.restart_s or 0.0,
                 replay_s=attempt.replay_s or 0.0,
             )

@@ -113,7 +113,7 @@ class Seat:
     @property
     def is_serving(self) -> bool:
         """Whether a stage serves here at this moment."""
-        return self._lost is None and self._round is None and self.ready is not None
+        return self._lost is None and self.ready is not None
 
     def take(self, client: StageClient, spec: StageSpec, ready: Ready) -> None:
         """Seat a stage that has been brought back.
@@ -173,7 +173,8 @@ class Seat:
             self._crew.fail(failure)
             return
         self._lost = failure
-        self._moment = moment_of(failure, request)
+        answers = bool(self._crew.history.rids(self.spec.stage))
+        self._moment = moment_of(failure, request, answers=answers)
         self._begin(failure)
 
     def _begin(self, failure: StageFailure) -> None:

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.plan_options import ReachOptions, add_hosts_flag, add_reach_flags, options_from
+from orchestrator.plan_options import (
+    DEFAULT_SLURM_WAIT_S,
+    ReachOptions,
+    add_hosts_file_flag,
+    add_reach_flags,
+    options_from,
+)
 from worker.protocol.exits import ExitCode
 
 if TYPE_CHECKING:
@@ -26,7 +32,7 @@ Make a virtual environment on every host of a hosts file, spare ones too, and in
 and its pinned packages into it, from the index that pip is configured for there. It is in
 ~/.local/share/stageline/venv, where run finds it. Run it again at any time: what is there is left
 as it is, what is half-made is made whole, what is old is exchanged. The hosts need Python 3.11 or
-newer with ensurepip (Debian: python3-venv), and pip's index. Exits with 5 when a host failed."""
+newer with ensurepip (Debian: python3-venv), and pip's index."""
 _USAGE = "%(prog)s --hosts FILE [--dry-run] [options]"
 _MEET_S = 30.0
 _INSTALL_S = 3600.0
@@ -55,8 +61,9 @@ def add_parser(subcommands: SubParsers, exits: str) -> None:
         allow_abbrev=False,
     )
     group = parser.add_argument_group("hosts")
-    add_hosts_flag(group.add_mutually_exclusive_group(required=True))
-    add_reach_flags(group)
+    # No --slurm: the Python of an allocation's workers is the one that runs here.
+    add_hosts_file_flag(group, required=True)
+    add_reach_flags(group, with_slurm=False)
     parser.add_argument(
         "--torch",
         type=_build,
@@ -72,7 +79,9 @@ def add_parser(subcommands: SubParsers, exits: str) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be installed")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(handler=main, local=None, cache_dir=None)
+    parser.set_defaults(
+        handler=main, local=None, slurm=None, slurm_wait_s=DEFAULT_SLURM_WAIT_S, cache_dir=None
+    )
 
 
 def main(parsed: argparse.Namespace) -> int:
@@ -109,8 +118,11 @@ async def _setup(options: SetupOptions, hold: ExitStack) -> int:
         ]
         put(json.dumps({"hosts": hosts}, indent=2))
     else:
+        hosts_of: dict[str, list[str]] = {}
         for subject, outcome in zip(subjects, outcomes, strict=True):
-            put(f"{subject.spec.host} {outcome.text}")
+            hosts_of.setdefault(outcome.text, []).append(subject.spec.host)
+        for text, names in hosts_of.items():
+            put(f"{', '.join(names)} {text}")
     has_failed = any(outcome.outcome is Outcome.FAILED for outcome in outcomes)
     return ExitCode.PEER_GONE if has_failed else ExitCode.OK
 
@@ -124,9 +136,10 @@ async def _equip_all(
     from orchestrator.doctor.mend import Mend
     from orchestrator.interruption import Interruption
     from orchestrator.setup.equip import equip
+    from orchestrator.stage.gate import StartGate
     from orchestrator.stderr import say
 
-    room = asyncio.Semaphore(_AT_ONCE)
+    room, gate = asyncio.Semaphore(_AT_ONCE), StartGate()
 
     async def one(subject: Subject) -> Equipped:
         async with room:
@@ -135,6 +148,7 @@ async def _equip_all(
                 goal,
                 meet_s=options.start_timeout_s or _MEET_S,
                 limit_s=_INSTALL_S,
+                gate=gate,
                 on_step=lambda step: say(printable(f"{subject.spec.host}: {step}", 300)),
             )
 
@@ -155,6 +169,8 @@ def _once_each(subjects: Sequence[Subject]) -> list[Subject]:
 
 
 def _build(text: str) -> str:
-    if not re.fullmatch(r"[a-z0-9]+(\.[a-z0-9]+)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no build of torch; give cpu or cu130, say")
+    if not re.fullmatch(r"cpu|xpu|cu\d+|rocm\d+(\.\d+)*", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no build of torch; give cpu, cu130, rocm7.0 or xpu"
+        )
     return text

@@ -16,14 +16,19 @@ from orchestrator import __version__
 from orchestrator.doctor.mend import Mend
 from orchestrator.setup.pins import OLDEST_PYTHON, Pins
 from orchestrator.setup.wheel import Wheel
+from orchestrator.stage.gate import StartGate
 from orchestrator.transport.interpreter import SETUP_VENV
+from orchestrator.visit.check import Check
 from orchestrator.visit.departure import VisitFailed
 from orchestrator.visit.greeting import Interpreter
+from orchestrator.visit.meeting import met
 from orchestrator.visit.visit import Visit
 
 ANSWER_S = 150.0
 # The program tells every five seconds that it lives.
 SILENCE_S = 60.0
+# Packages that a line names; `--json` names all.
+_NAMED = 3
 # The system's own first; else a newer one that stands beside an old one.
 _FIND = (
     "for p in python3 python3.14 python3.13 python3.12 python3.11; do "
@@ -50,11 +55,13 @@ class Equipped:
     Attributes:
         text: a phrase behind the host's name.
         packages: versions that are there now, by canonical name.
+        lacking: what is to be installed or exchanged, as `name==version`.
     """
 
     outcome: Outcome
     text: str
     packages: dict[str, str] = field(default_factory=dict)
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +99,13 @@ class Goal:
 
 
 async def equip(
-    mend: Mend, goal: Goal, *, meet_s: float, limit_s: float, on_step: Callable[[str], None]
+    mend: Mend,
+    goal: Goal,
+    *,
+    meet_s: float,
+    limit_s: float,
+    gate: StartGate,
+    on_step: Callable[[str], None],
 ) -> Equipped:
     """Set up one host; whatever goes wrong is the outcome.
 
@@ -101,6 +114,7 @@ async def equip(
         goal: what it is to have.
         meet_s: how long it may take until Python runs there.
         limit_s: how long the whole installation may take.
+        gate: bounds the logins of all hosts together.
         on_step: told of each step there.
     """
     spec = mend.subject.spec
@@ -114,13 +128,13 @@ async def equip(
         )
     finder = (goal.python,) if goal.python else ("sh", "-c", _FIND, "sh")
     try:
-        async with Visit(spec, finder) as visit:
-            interpreter = await visit.meet(meet_s)
+        async with met(spec, finder, meet_s, gate) as (visit, interpreter):
             if interpreter.version[:2] < OLDEST_PYTHON:
                 return _too_old(interpreter)
             return await _work(visit, mend, goal, limit_s, on_step)
     except VisitFailed as failed:
-        step = mend.visit(failed)
+        is_given = goal.python is not None and failed.check is Check.PYTHON and not failed.lost
+        step = f"give another --python than {goal.python}" if is_given else mend.visit(failed)
         return Equipped(
             Outcome.FAILED, failed.cause.partition("; ")[0] + f"; {step}" if step else failed.cause
         )
@@ -143,9 +157,10 @@ async def _work(
             found["packages"],
         )
     if goal.only_look:
-        return Equipped(Outcome.PLANNED, _plan_words(found), found["packages"])
+        lacking = tuple(found["lacking"])
+        return Equipped(Outcome.PLANNED, plan_words(found), found["packages"], lacking)
     begun = time.monotonic()
-    on_step(_plan_words(found))
+    on_step(plan_words(found))
     visit.ask({"bytes": len(goal.wheel.data), "name": goal.wheel.name}, goal.wheel.data)
     while time.monotonic() - begun < limit_s:
         told = await visit.hear(SILENCE_S)
@@ -183,14 +198,17 @@ def _refused(reason: str, mend: Mend) -> Equipped:
     return Equipped(Outcome.FAILED, reason + step)
 
 
-def _plan_words(found: dict[str, Any]) -> str:
+def plan_words(found: dict[str, Any]) -> str:
+    """Return what a host is to get, with no more packages than a line holds."""
     parts = []
     if "venv" in found["todo"]:
         again = "a new venv for the broken one" if found["is_broken"] else "a venv"
         parts.append(f"{again} in {found['venv']}")
     if "packages" in found["todo"]:
         lacking = found["lacking"]
-        parts.append(", ".join(lacking) if lacking else "the packages again, which were changed")
+        more = len(lacking) - _NAMED
+        parts += lacking[:_NAMED] or ["the packages again, which were changed"]
+        parts += [f"{more} more"] if more > 0 else []
     parts.append(f"stageline {__version__}")
     return f"gets {', '.join(parts)}"
 

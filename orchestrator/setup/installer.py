@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -98,12 +97,12 @@ class Installer:
         state.unlink(missing_ok=True)
         if "venv" in todo:
             self._make_venv()
-        with tempfile.TemporaryDirectory(prefix="stageline-setup-") as scratch:
-            code = Path(scratch) / wheel_name
+        with self._scratch() as scratch:
+            code = scratch / wheel_name
             code.write_bytes(wheel)
             if "packages" in todo:
                 # Into a new venv all at once; pip takes code of the same version for the same.
-                self._install_packages(Path(scratch), code if "venv" in todo else None)
+                self._install_packages(scratch, code if "venv" in todo else None)
             if "code" in todo and "venv" not in todo:
                 self.tell(step="installing stageline")
                 self._run_pip("--no-deps", "--no-index", "--force-reinstall", str(code))
@@ -131,6 +130,17 @@ class Installer:
                 self.tell(step="waiting for another setup of this home folder")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """Yield an empty folder, always the same: a setup that was killed may have left it."""
+        scratch = self._venv.with_name("setup.new")
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
     def end(self) -> None:
         """Leave at once, and take pip along: nobody listens any more."""

@@ -17,6 +17,7 @@ from worker.protocol.events import Starting, UnknownEvent
 
 MAX_NOISE_BYTES = 64 * 1024
 _NOISE_LINES_KEPT = 20
+_VERSION_CHARS = 40
 
 
 class TooMuchNoise(Exception):
@@ -75,11 +76,12 @@ class Handshake:
             # Another version's `starting` may have fields that this one cannot read.
             fields = event.fields
             ours = fields.get("event") == Starting.kind and fields.get("nonce") == self.nonce
-            version = str(fields.get("protocol_version", "unknown"))
-            product = str(fields.get("version", "unknown"))
+            version = str(fields.get("protocol_version", "unknown"))[:_VERSION_CHARS]
+            product = str(fields.get("version", "unknown"))[:_VERSION_CHARS]
         elif isinstance(event, Starting):
             ours = event.nonce == self.nonce
-            version, product = event.protocol_version, event.version
+            version = event.protocol_version[:_VERSION_CHARS]
+            product = event.version[:_VERSION_CHARS]
         else:
             return False
         if ours and (isinstance(event, UnknownEvent) or major(version) != major(PROTOCOL_VERSION)):

@@ -33,6 +33,10 @@ from worker.protocol.ready import Ready
 from worker.protocol.schema import REQUEST_ID, ProtocolError
 
 _SHOWN_CHARS = 80
+_ECHO = (
+    "repeats what is sent to it, as a terminal does; leave the option for a terminal out of its "
+    "command (-t of docker and kubectl, --pty of srun)"
+)
 
 
 class BrokenRule(Exception):
@@ -120,6 +124,8 @@ class Inbox:
         try:
             hello = self.handshake.take(line)
         except TooMuchNoise:
+            if boot is not None:  # Its code has been sent.
+                raise BrokenRule(_ECHO, may_pass=False) from None
             raise BrokenRule(
                 f"wrote more than {MAX_NOISE_BYTES} bytes before its first message; make the "
                 "login scripts there silent for commands that are not interactive",
@@ -164,6 +170,8 @@ class Inbox:
         self._notes.enter("ready")
 
     def _reply(self, line: ReplyLine, received_bytes: int) -> None:
+        if "op" in line.fields:
+            raise BrokenRule(_ECHO, may_pass=False)
         op = self._pending.take(line.request_id)
         if op is None:
             raise BrokenRule(f"answered request {line.request_id!r}, which was not asked")

@@ -26,5 +26,5 @@ def other_library(hello: Starting) -> str | None:
         return None
     return (
         f"has {' and '.join(wrong)} for its python {hello.python}; run 'orchestrator setup' for "
-        "that host, or give python= of an environment that has them"
+        "that host (its line must not say python=), or give python= of an environment that has them"
     )

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.causes import Ending, is_dropped_login, why_ended
+from orchestrator.causes import Ending, is_dropped_login, kills_before, why_ended
 from orchestrator.failures import Hung, ProtocolViolation, Scene, SpawnFailed, StageFailure
 from orchestrator.oom import kernel_lines
 from orchestrator.specs import StageSpec
@@ -267,7 +267,7 @@ class StageLink:
 
     def _ended(self, status: ExitStatus) -> None:
         expected = self.closing or self.failure is not None
-        if not expected and status.signal == "SIGKILL" and self._spec.transport != "ssh":
+        if not expected and status.signal == "SIGKILL" and self._spec.transport == "local":
             self._ask_kernel()
         if not expected and self._did_errand(status):
             self.done = expected = True
@@ -292,10 +292,13 @@ class StageLink:
         self._scribe.exit(status, self.failure, expected=expected)
 
     def _ask_kernel(self) -> None:
-        """Put what the kernel here says beside the last words; the shell of an ssh host does so."""
+        """Put what the kernel here says beside the last words; the shell of an ssh host does so.
+
+        What a launcher started may be in another place, which counts its own kills and processes.
+        """
         hello = self.inbox.handshake.hello
         pid = hello.pid if hello is not None else self._process.pid if self._process else 0
-        for line in kernel_lines(pid):
+        for line in kernel_lines(pid, kills_before(self._notes.events)):
             self._take_stderr(f"kernel: {line}\n".encode())
 
     def _did_errand(self, status: ExitStatus) -> bool:

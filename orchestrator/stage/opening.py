@@ -49,5 +49,5 @@ def answer_first(
         notes.note("starting")
     else:
         was_cut = line.word == "eof" and line.rest != "0"
-        cause = why_not_booted(line, spec.transport)
+        cause = why_not_booted(line, spec.transport, spec.python)
         raise BrokenRule(cause, SpawnFailed, may_pass=was_cut)

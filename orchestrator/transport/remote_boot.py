@@ -35,7 +35,7 @@ def boot(nonce: str, digest: str, size_bytes: int, arguments: list[str]) -> None
     version = ".".join(map(str, sys.version_info[:3]))
     root = cache_root()
     folder = None if root is None else root / digest
-    if folder is not None and is_whole(folder, digest):
+    if folder is not None and is_ours(folder.parent) and is_whole(folder, digest):
         say(nonce, "have", version)
     else:
         say(nonce, "need", version)
@@ -61,6 +61,15 @@ def cache_root() -> Path | None:
     return base / "stageline" / "code"
 
 
+def is_ours(root: Path) -> bool:
+    """Tell whether nobody else may put into a folder what is run from it."""
+    try:
+        status = root.stat()
+    except OSError:
+        return False
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
 def is_whole(folder: Path, digest: str) -> bool:
     """Tell whether a folder holds exactly the code of this digest."""
     try:
@@ -68,9 +77,12 @@ def is_whole(folder: Path, digest: str) -> bool:
         if hashlib.sha256(data).hexdigest() != digest:
             return False
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return all(
-                (folder / name).read_bytes() == archive.read(name) for name in archive.namelist()
-            )
+            names = archive.namelist()
+            # Beside the package another module would win over Python's own of that name.
+            known = {ARCHIVE, *(name.split("/")[0] for name in names)}
+            if {path.name for path in folder.iterdir()} != known:
+                return False
+            return all((folder / name).read_bytes() == archive.read(name) for name in names)
     except (OSError, zipfile.BadZipFile):
         return False
 
@@ -100,6 +112,8 @@ def kept(root: Path | None, data: bytes, digest: str) -> Path | None:
         return None
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not is_ours(root):
+            return None
         draft = Path(tempfile.mkdtemp(prefix=".new-", dir=root))
     except OSError:
         return None

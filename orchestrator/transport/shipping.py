@@ -17,10 +17,13 @@ import worker.protocol
 
 OLDEST_PYTHON = (3, 11)
 MARK = b"stageline-boot "
+_REST_CHARS = 300
 _SUFFIXES = (".py", ".json")
-# One line that every Python can read, and that no shell takes for more than one word. An empty
+# One line that every Python can read, and that no shell takes for more than one word. It begins
+# with what a process list is to show: a text, as a comment would take the whole line. An empty
 # entry of the path is the current folder, whose `zlib.py` or `worker.py` must not win.
 _CHECK = (
+    '"{title}";'
     "import sys;sys.path[:]=[p for p in sys.path if p];v=tuple(sys.version_info[:3]);"
     'o=sys.stdout;v<{oldest} and (o.write("\\nstageline-boot %s old %d.%d.%d\\n"'
     "%((sys.argv[1],)+v)),o.flush(),sys.exit(70));"
@@ -64,10 +67,17 @@ def worker_archive() -> Archive:
     return Archive(found.getvalue(), hashlib.sha256(found.getvalue()).hexdigest())
 
 
-def boot_arguments(nonce: str, arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return Python's arguments that run the shipped worker with the arguments given."""
+def boot_arguments(
+    nonce: str, arguments: Sequence[str], title: str = "stageline worker"
+) -> tuple[str, ...]:
+    """Return Python's arguments that run the shipped worker with the arguments given.
+
+    Args:
+        title: what a process list shows first; words, without quotes or braces.
+    """
     archive = worker_archive()
-    return ("-c", _boot_text(), nonce, archive.digest, str(len(archive.data)), *arguments)
+    text = _CHECK.format(title=title, oldest=OLDEST_PYTHON, text=_packed_boot())
+    return ("-c", text, nonce, archive.digest, str(len(archive.data)), *arguments)
 
 
 def read_boot_line(line: bytes, nonce: str) -> BootLine | None:
@@ -78,12 +88,11 @@ def read_boot_line(line: bytes, nonce: str) -> BootLine | None:
     word, _, rest = line[at:].decode("utf-8", "replace").split(" ", 2)[2].strip().partition(" ")
     for known in ("have", "need", "old", "eof", "failed"):
         if word == known:
-            return BootLine(known, rest)
+            return BootLine(known, rest[:_REST_CHARS])
     return None
 
 
 @cache  # as above
-def _boot_text() -> str:
+def _packed_boot() -> str:
     text = Path(__file__).with_name("remote_boot.py").read_bytes()
-    packed = base64.b64encode(zlib.compress(text, 9)).decode("ascii")
-    return _CHECK.format(oldest=OLDEST_PYTHON, text=packed)
+    return base64.b64encode(zlib.compress(text, 9)).decode("ascii")

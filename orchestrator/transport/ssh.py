@@ -7,6 +7,7 @@ would let all stages of a host die together.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,10 +48,13 @@ _OPTIONS = (
 )
 SSH_FAILED = 255
 # After a SIGKILL only that host's kernel can say whether it was for want of memory: its log, where
-# this user may read it, and its counter of such kills.
+# this user may read it, and its counter of such kills. Where the counter is what it was before the
+# worker began, all of its log is about others.
+FIRST_WORDS = 'k=$(grep "^oom_kill " /proc/vmstat 2>/dev/null)'
 LAST_WORDS = (
-    'c=$?; [ $c -ne 137 ] || { dmesg | grep "illed process" | tail -n 1; '
-    'grep "^oom_kill " /proc/vmstat; } 2>/dev/null | sed "s/^/kernel: /" >&2; exit $c'
+    'c=$?; [ $c -ne 137 ] || { n=$(grep "^oom_kill " /proc/vmstat); [ "$n" = "$k" ] || '
+    '{ dmesg | grep "illed process" | tail -n 1; echo "$n"; }; } 2>/dev/null | '
+    'sed "s/^/kernel: /" >&2; exit $c'
 )
 
 
@@ -119,9 +123,18 @@ def ssh_launch(
 ) -> Launch:
     """Return the command of a worker on another host; the interpreter's arguments come last.
 
-    The login shell gets two quoted words, so that it may be any shell. What follows the worker
-    keeps the second shell alive behind it: without that a worker killed by a signal looks like a
-    failure of ssh itself (255).
+    What follows the worker keeps the shell alive behind it: without that a worker killed by a
+    signal looks like a failure of ssh itself (255).
     """
-    inner = f"{shlex.join(worker_command(python, environment, arguments))}; {LAST_WORDS}"
-    return Launch(label, target.argv(shlex.join(("sh", "-c", inner))), "ssh")
+    command = shlex.join(worker_command(python, environment, arguments))
+    inner = f"{FIRST_WORDS}; {command}; {LAST_WORDS}"
+    return Launch(label, target.argv(for_login_shell(inner)), "ssh")
+
+
+def for_login_shell(line: str) -> str:
+    """Return what has `sh` run a line, whatever the login shell is that reads it.
+
+    Within quotes csh still reads `!`, and fish a backslash; outside of them a backslash takes the
+    meaning of either away in every shell.
+    """
+    return "sh -c '" + re.sub(r"['\\!]", lambda found: f"'\\{found[0]}'", line) + "'"

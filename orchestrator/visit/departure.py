@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from orchestrator.specs import StageSpec
-from orchestrator.ssh_causes import ssh_cause
+from orchestrator.ssh_causes import is_dropped, is_refused_here, ssh_cause
 from orchestrator.transport.base import ExitStatus
 from orchestrator.transport.ssh import SSH_FAILED
 from orchestrator.visit.check import Check
@@ -30,10 +30,22 @@ class VisitFailed(Exception):
         check: what failed.
         cause: a verb phrase that completes "HOST …".
         lost: whether the program had spoken before.
+        here: whether the client here failed, before it tried anything.
+        dropped: whether the server ended the login for the number of logins, and not for this one.
     """
 
-    def __init__(self, check: Check, cause: str, *, lost: bool = False) -> None:
+    def __init__(
+        self,
+        check: Check,
+        cause: str,
+        *,
+        here: bool = False,
+        lost: bool = False,
+        dropped: bool = False,
+    ) -> None:
         super().__init__(cause)
+        self.here = here
+        self.dropped = dropped
         self.check = check
         self.cause = cause
         self.lost = lost
@@ -70,7 +82,10 @@ def why_departed(departure: Departure) -> VisitFailed:
     code = departure.status.code
     if departure.spec.transport == "ssh" and (code == SSH_FAILED or code is None):
         cause = ssh_cause(departure.stderr_lines, departure.has_shell, departure.spec.ssh)
-        return VisitFailed(_part(departure), cause.text, lost=departure.has_shell)
+        dropped = not departure.has_shell and is_dropped(departure.stderr_lines)
+        if not departure.has_shell and is_refused_here(departure.stderr_lines):
+            return VisitFailed(Check.LOGIN, cause.text, here=True)
+        return VisitFailed(_part(departure), cause.text, lost=departure.has_shell, dropped=dropped)
     if not departure.has_shell:
         return _no_shell(departure)
     if code in (126, 127):

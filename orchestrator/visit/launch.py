@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from orchestrator.specs import StageSpec
 from orchestrator.transport.base import Launch
 from orchestrator.transport.interpreter import interpreter_words
+from orchestrator.transport.ssh import for_login_shell
 
-# The login shell may be of any kind: it gets one quoted command. In here no `!` and no line break,
-# which csh would read in spite of the quotes.
+# No line break in here, which csh would read in spite of the quotes.
 _SHELL = 'echo; echo "$1 shell"; shift; exec "$@"'
 # Python 2 and anything later run this, to say which they are. A `json.py` in the current folder
 # must not win over Python's own, so that folder leaves the path.
@@ -43,7 +43,8 @@ def visit_launch(spec: StageSpec, python: Sequence[str], nonce: str) -> Launch:
     words = [*shell, *python, "-c", _BOOT, nonce]
     if spec.ssh is not None:
         # As for workers: the shell stays behind the program, so that a signal is not ssh's 255.
-        return Launch(spec.host, spec.ssh.argv(f"{shlex.join(words)}; exit $?"), "ssh")
+        line = for_login_shell(f"{shlex.join(words)}; exit $?")
+        return Launch(spec.host, spec.ssh.argv(line), "ssh")
     return Launch(spec.host, (*spec.command, *words), spec.transport)
 
 

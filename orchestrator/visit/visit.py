@@ -60,7 +60,7 @@ class Visit:
         try:
             self._process = await asyncio.shield(starting)
         except SpawnError as error:
-            raise VisitFailed(Check.LOGIN, str(error)) from None
+            raise VisitFailed(Check.LOGIN, str(error), here=True) from None
         except asyncio.CancelledError:
             # Half a process cannot be ended: wait until it is whole.
             await asyncio.wait({starting})

@@ -84,7 +84,9 @@ def test_a_wrong_byte_is_found_named_and_mended(cache: str) -> None:
 
 def test_what_is_removed_is_gone(cache: str) -> None:
     other = run_cli("cache", "rm", "--cache-dir", cache, "--model-id", "org/other")
-    assert (other.returncode, other.stdout) == (0, "no weights of org/other are kept here\n")
+    sentence = "no weights of org/other are kept here; `orchestrator cache ls` shows what is kept"
+    said = other.stderr.splitlines()[-1]
+    assert (other.returncode, other.stdout, said) == (3, "", f"error: {sentence}")
     done = run_cli("cache", "rm", "--cache-dir", cache, "--model-id", REPO, "--json")
     (removed,) = json.loads(done.stdout)["removed"]
     assert (done.returncode, removed["model_id"], removed["bytes_freed"] > 0) == (0, REPO, True)

@@ -34,14 +34,18 @@ SAID = {
     "changed": (
         "key",
         "has another SSH host key than known_hosts says",
-        r".*ssh-keygen -R '\[127\.0\.0\.1\]:\d+'|.*ssh-keygen -R 'changed'.*",
+        r".*ssh-keygen -f \S+/changed -R '\[127\.0\.0\.1\]:\d+'.*",
     ),
     "stranger": ("key", "has an SSH host key that is not known here", ".*--accept-new.*"),
-    "keyless": ("login", "refuses the SSH login", ".*ssh-copy-id .*keyless.*"),
+    "keyless": ("login", "refuses the SSH login", ".*ssh-copy-id -F .*keyless.*"),
     "refused": ("port", "refuses SSH connections", "check that sshd runs there.*"),
     "nowhere": ("name", "has a name that cannot be resolved", ".*"),
-    "pythonless": ("python", "has no Python that runs", "give another python= in .*hosts.txt:7"),
-    "old": ("python", "has Python 3.8.10 as ", "give another python= in .*hosts.txt:8"),
+    "pythonless": (
+        "python",
+        "has no Python that runs",
+        "give another python= in .*hosts.txt:7, .*",
+    ),
+    "old": ("python", "has Python 3.8.10 as ", "give another python= in .*hosts.txt:8, .*"),
     "bare": ("packages", "lacks torch, transformers, ", "ssh .* bare .*-m pip install .*torch.*"),
     "skewed": ("clock", "has a clock 9", "ssh .* skewed 'sudo timedatectl set-ntp true'"),
     "cardless": ("device", "shows no NVIDIA card", "give another device= in .*hosts.txt:11.*"),
@@ -250,3 +254,22 @@ def test_a_narrow_line_is_measured_within_seconds(tmp_path: Path) -> None:
     # 64 KiB did not go through in the 2 s that one direction is given.
     assert host["facts"]["link"]["up_bytes_per_s"] == 65536 / 2
     assert took_s < 20
+
+
+@pytest.mark.parametrize(
+    ("client", "seen"),
+    [
+        ("no-such-ssh", "could not be started: there is no program 'no-such-ssh' here"),
+        ("ssh -F /no/such/file", "cannot be given to ssh as it is written"),
+    ],
+)
+def test_a_client_that_does_not_start_has_tried_nothing(
+    client: str, seen: str, tmp_path: Path
+) -> None:
+    hosts = tmp_path / "hosts.txt"
+    hosts.write_text("gpu1\n")
+    done = run_cli("doctor", "--hosts", str(hosts), "--ssh-command", client, "--json")
+    (host,) = json.loads(done.stdout)["hosts"]
+    statuses = [host["checks"][check]["status"] for check in REACH]
+    assert (done.returncode, statuses) == (5, ["not_reached"] * 3 + ["failed"])
+    assert seen in host["checks"]["login"]["seen"]

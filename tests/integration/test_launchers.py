@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import psutil
 import pytest
 
-from orchestrator.failures import Crashed, SpawnFailed, StageFailure
+from orchestrator.failures import Crashed, ProtocolViolation, SpawnFailed, StageFailure
 from orchestrator.pipeline import Pipeline
 from orchestrator.specs import StageSpec, WorkerOptions
 from tests.support.stages import PATIENT, ROOT
@@ -63,6 +65,24 @@ def test_a_launcher_without_i_is_told_so_also_where_the_code_is_there(tmp_path: 
     asyncio.run(answer_of(behind(tmp_path, "docker", "-i", "box")))
     kind, _, cause = failure_of(behind(tmp_path, "docker", "box"))
     assert (kind, cause) == (Crashed, NO_STDIN)
+
+
+@pytest.mark.parametrize("code", ["shipped", "installed"])
+def test_a_launcher_that_gives_a_terminal_is_told_so_without_what_it_repeats(
+    code: Literal["shipped", "installed"], tmp_path: Path
+) -> None:
+    spec = replace(
+        behind(tmp_path, "docker"),
+        command=("sh", "-c", '{ tee /dev/fd/3 | "$@"; } 3>&1', "sh"),
+        code=code,
+        environment={"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)},
+        secrets={"HF_TOKEN": "hf_one"},
+    )
+    assert failure_of(spec) == (
+        ProtocolViolation,
+        False,
+        "repeats what is sent to it, as a terminal does",
+    )
 
 
 @pytest.mark.parametrize(

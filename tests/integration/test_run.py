@@ -258,8 +258,14 @@ def test_a_lost_stage_is_one_sentence_and_never_a_stop(tmp_path: Path, as_json: 
     errors = [line for line in err.decode().splitlines() if line.startswith("error: ")]
     assert (process.returncode, len(errors)) == (5, 1)
     assert errors[0].startswith("error: stage 1 on local was killed by SIGKILL")
+    advice = f"see: orchestrator bundle diagnose {the_bundle(tmp_path)}"
+    assert err.decode().splitlines()[-1] == advice
     if as_json:
         got = json.loads(out)
+        # How fast it was until then is known, as far as tokens had come.
+        assert [got["timings"][name] is not None for name in ("ttft_ms", "tokens_per_s")] == [
+            len(got["token_ids"]) > least for least in (0, 1)
+        ]
         assert (got["finish_reason"], got["error"]["stage"], got["error"]["exit_code"]) == (
             "error", 1, 5,
         )  # fmt: skip

@@ -186,8 +186,8 @@ def test_the_next_step_names_the_port_and_the_user(sshd: Sshd) -> None:
     denied = failure_of(through(sshd, key="other_user_key"))
     changed = failure_of(through(sshd, known="changed"))
     assert (
-        f"'ssh-copy-id -p {sshd.port} {sshd.user}@127.0.0.1'" in denied.cause,
-        f"ssh-keygen -R '[127.0.0.1]:{sshd.port}'" in changed.cause,
+        f" -p {sshd.port} {sshd.user}@127.0.0.1'" in denied.cause.partition("'ssh-copy-id -")[2],
+        f"ssh-keygen -f {sshd.folder / 'changed'} -R '[127.0.0.1]:{sshd.port}'" in changed.cause,
     ) == (True, True)
 
 

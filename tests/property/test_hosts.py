@@ -99,6 +99,9 @@ def test_any_mistake_is_one_sentence_with_its_line(data: bytes) -> None:
     try:
         parse_hosts(data)
     except HostsError as error:
+        # Of a file without hosts no line is wrong.
+        if re.match(r"hosts\.txt: (no host in the file|only spare hosts); ", str(error)):
+            return
         match = re.match(r"hosts\.txt:(\d+): \S", str(error))
         assert match and 1 <= int(match[1]) <= 1 + data.count(b"\n") + data.count(b"\r")
         assert "\n" not in str(error)

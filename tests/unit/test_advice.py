@@ -153,6 +153,13 @@ def test_more_memory_says_whether_it_is_the_host_or_its_limit(
     assert cure in refused([only], flat_costs(4)).remedies
 
 
+def test_a_limit_is_named_by_its_line_where_two_lines_are_one_host() -> None:
+    limited = slot(0, 9 * GIB, host="local", memory_limit_bytes=2 * GIB, resident_bytes=GIB)
+    other = replace(limited, name="hosts.txt:2", memory_limit_bytes=None, layers=(2, 3))
+    slots = [replace(limited, layers=(0, 2)), other]
+    assert "memory= larger by 1.00 GiB on hosts.txt:1" in refused(slots, flat_costs(3)).remedies
+
+
 def test_hopeless_hosts_are_told_to_be_more() -> None:
     slots = [slot(n, 0, layers=(n, n + 1)) for n in range(3)]
     misfit = refused(slots, flat_costs(3))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import html
 import json
+import shlex
 import stat
 from pathlib import Path
 
@@ -64,7 +66,21 @@ def test_the_diagnosis_as_json_is_that_of_show(
 
 def test_a_run_that_went_well_is_said_to_have(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("diagnose", str(RECORDED / "finished")) == 0
-    assert capsys.readouterr().out.endswith("\nNothing went wrong in this run\n")
+    assert capsys.readouterr().out.endswith("\nNo fault was found\n")
+
+
+def test_the_command_of_the_run_can_be_pasted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("/opt/bin/orchestrator", "run", "--ssh-command", "ssh -F 'my config'")
+    page_bundles.WideRun(tmp_path / "b", ("gpu1",), words).close(10, 0)
+    assert call("diagnose", str(tmp_path / "b")) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == (
+        """orchestrator run --ssh-command 'ssh -F '"'"'my config'"'"''""".split()
+    )
+    assert call("report", "-o", str(tmp_path / "b.html"), str(tmp_path / "b")) == 0
+    page = html.unescape((tmp_path / "b.html").read_text("utf-8"))
+    assert f"orchestrator {shlex.join(words[1:])}</p>" in page
 
 
 def test_show_tells_of_lost_stages_that_came_back(
@@ -131,3 +147,4 @@ def test_what_cannot_be_done_is_one_sentence_and_exit_2(
     assert call(*words) == 2
     told = capsys.readouterr()
     assert (told.out, told.err.count("\n"), said in told.err) == ("", 1, True)
+    assert told.err.startswith("error: ")

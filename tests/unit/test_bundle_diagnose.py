@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from orchestrator.bundle.cause import Cause
 from orchestrator.bundle.diagnose import RULES, diagnose
 from orchestrator.bundle.findings import Finding
-from orchestrator.bundle.reader import read_bundle
+from orchestrator.bundle.manifest import EndRecord
+from orchestrator.bundle.reader import Kept, read_bundle
+from orchestrator.bundle.records import OpRecord, RecoveryRecord
 from tests.support.bundles import CASES, RECORDED
 
 # name -> of each finding: rule, rank, stage, where the evidence is
@@ -136,11 +139,82 @@ def test_want_of_memory_is_said_only_with_evidence() -> None:
     }
 
 
+def test_what_the_kernel_did_to_another_process_is_no_evidence() -> None:
+    bundle = read_bundle(RECORDED / "killed_worker")
+    said = ("its own word", "kernel: [26567.9] Killed process 1 (python)", "kernel: oom_kill 18")
+    lines = tuple(Kept(line, f"stderr/stage-1.log:{n}") for n, line in enumerate(said, start=1))
+    (finding,) = diagnose(replace(bundle, stderr={1: lines}))
+    assert (finding.cause, [item.where for item in finding.evidence]) == (
+        Cause.KILLED,
+        ["exits.jsonl:1", "stderr/stage-1.log:1", "failures.jsonl:1"],
+    )
+
+
 def test_what_was_brought_back_is_told_with_what_it_took() -> None:
     assert found("recovered")[0].sentence == (
         "stage 1 on beta was killed by SIGKILL while idle; it was brought back on gamma in "
         "1.00 s, 7 tokens replayed"
     )
+
+
+def test_a_stage_that_never_served_is_not_brought_back() -> None:
+    bundle = read_bundle(RECORDED / "unreachable")
+    record = RecoveryRecord(
+        stage=1,
+        host="beta",
+        new_host="gamma",
+        attempt=1,
+        most_attempts=3,
+        reason="it refuses SSH connections",
+        wall_ms=bundle.failures[0].value.wall_ms,
+        restart_ms=900,
+        ok=True,
+    )
+    sentence = diagnose(bundle)[0].sentence
+    back = replace(bundle, recoveries=(Kept(record, "recoveries.jsonl:1"),))
+    again = replace(bundle, recoveries=(Kept(replace(record, new_host="beta"), ""),))
+    assert [diagnose(each)[0].sentence for each in (back, again)] == [
+        f"{sentence}; it was started on gamma instead in 900 ms",
+        f"{sentence}; it was started again in 900 ms",
+    ]
+
+
+def test_a_silent_worker_that_may_still_be_there_is_named() -> None:
+    bundle = read_bundle(RECORDED / "hung")
+    stages = tuple(replace(stage, transport="local") for stage in bundle.manifest.stages)
+    here = replace(bundle, manifest=replace(bundle.manifest, stages=stages))
+    (there, local) = (diagnose(each)[0].advice for each in (bundle, here))
+    assert there.removesuffix(local) == (
+        "pid 701 on beta may still be there, stopped, and hold its memory: kill it "
+        "(`kill -9 701`); "
+    )
+
+
+def test_a_stage_that_is_lost_once_the_answer_is_whole_is_no_cause() -> None:
+    bundle = replace(read_bundle(RECORDED / "killed_worker"), end=EndRecord(exit_code=0))
+    (finding,) = diagnose(bundle)
+    assert (finding.rule, finding.rank.name) == ("killed", "NOTE")
+    assert finding.sentence.endswith("; the run went well without it")
+
+
+@pytest.mark.parametrize(("again", "rules"), [(True, []), (False, ["op_refused"])])
+def test_a_freed_cache_that_was_rebuilt_is_no_finding(again: bool, rules: list[str]) -> None:
+    refused = OpRecord(
+        stage=1,
+        host="beta",
+        op="forward_range",
+        rid="r",
+        wall_ms=1e12,
+        duration_ms=1.0,
+        sent_bytes=9,
+        received_bytes=9,
+        ok=False,
+        code="no_session",
+    )
+    answered = replace(refused, wall_ms=1e12 + 5, ok=again, code=None)
+    ops = (Kept(refused, "ops.jsonl:1"), Kept(answered, "ops.jsonl:2"))
+    bundle = replace(read_bundle(RECORDED / "finished"), ops=ops)
+    assert [finding.rule for finding in diagnose(bundle)] == rules
 
 
 def test_a_clock_that_is_behind_is_told_from_one_that_is_ahead() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from orchestrator.bundle.mask import Masker, is_secret_name
@@ -15,6 +17,9 @@ INNOCENT = [
     "keyboard",
     "monkey",
     "key_file",
+    "StrictHostKeyChecking",
+    "HostKeyAlgorithms",
+    "PasswordAuthentication",
 ]
 
 
@@ -30,6 +35,19 @@ def test_an_innocent_name_is_left_alone(name: str) -> None:
 
 def test_a_short_value_is_not_masked_everywhere() -> None:
     assert Masker(["abc"]).text("abc token=x a=abc") == "abc token=*** a=abc"
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("not of the form key=value; put each", "not of the form key=value; put each"),
+        ("-o StrictHostKeyChecking=yes -i key", "-o StrictHostKeyChecking=yes -i key"),
+        ("auth=no, token='yes'; key=abc; api_key=value1", None),
+    ],
+)
+def test_only_a_secret_is_masked(text: str, masked: str | None) -> None:
+    expected = "auth=no, token=***; key=***; api_key=***"
+    assert Masker().text(text) == (masked or expected)
 
 
 def test_an_authorization_header_is_masked() -> None:
@@ -50,3 +68,10 @@ def test_the_password_of_an_address_is_masked(text: bytes, masked: bytes) -> Non
 
 def test_a_quoted_secret_is_masked_as_it_is_meant_too() -> None:
     assert Masker(["plain%40text"]).text("plain%40text plain@text") == "*** ***"
+
+
+@pytest.mark.parametrize("word", ["A", "a_", "x1.", "ab/+"])
+def test_a_long_word_takes_no_longer_than_its_length(word: str) -> None:
+    text = word * 100_000
+    begun_s = time.monotonic()
+    assert (Masker().text(text), time.monotonic() - begun_s < 10) == (text, True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -14,12 +16,15 @@ import pytest
 
 from orchestrator.bundle.archive import ArchiveError, unpack
 from orchestrator.bundle.diagnose import diagnose
+from orchestrator.bundle.manifest import Manifest
 from orchestrator.bundle.opened import NoBundleError, open_bundle
 from orchestrator.bundle.output import OutputError
 from orchestrator.bundle.pack import Packed, pack
 from orchestrator.bundle.reader import read_bundle
+from orchestrator.bundle.records import StageRecord
 from orchestrator.bundle.redact import Redactor
-from orchestrator.bundle.writer import Bounds
+from orchestrator.bundle.writer import Bounds, BundleWriter
+from orchestrator.transport.ssh import CIPHERS
 from tests.support import page_bundles
 from tests.support.bundles import CASES, RECORDED, Run
 
@@ -97,6 +102,36 @@ def test_hidden_hosts_are_the_same_everywhere(tmp_path: Path) -> None:
     assert bundle.failures[0].value.sentence == (
         "stage 1 on user1@host1:2222 was killed near ~/models on host2"
     )
+
+
+def test_a_spare_is_hidden_and_nothing_but_hosts_is(tmp_path: Path) -> None:
+    python = "python=/work/app/.venv/bin/python"
+    stage = StageRecord(
+        stage=0,
+        host="alpha",
+        transport="ssh",
+        command=("ssh", "-o", f"Ciphers={CIPHERS}", "-o", "StrictHostKeyChecking=yes", "alpha"),
+    )
+    lines = (
+        f"alpha {python} layers=0:12",
+        f"spare delta {python}",
+        "spare zeta",
+        'command="kubectl exec -i x"',
+    )
+    writer = BundleWriter(tmp_path / "b", Manifest(hosts=lines, stages=(stage,)))
+    writer.close(5, "the spare delta and http://127.0.0.1:80 did not answer")
+    done = packed(tmp_path / "b", tmp_path / "p.tar.gz", hide_hosts=True)
+    bundle = open_bundle(done.path)
+    assert bundle.manifest.hosts == (
+        f"host1 {python} layers=0:12",
+        f"spare host2 {python}",
+        "spare host4",
+        'command="kubectl exec -i x"',
+    )
+    assert bundle.manifest.stages[0].command == (*stage.command[:-1], "host1")
+    assert bundle.end is not None
+    assert bundle.end.error == "the spare host2 and http://127.0.0.1:80 did not answer"
+    assert set(done.counts) == {"host"}
 
 
 def test_the_same_bundle_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -194,6 +229,45 @@ def test_what_is_no_archive_of_a_bundle_is_said(
     make(tmp_path / "x")
     with pytest.raises(NoBundleError, match=r"/x (is no bundle|holds no bundle)"):
         open_bundle(tmp_path / "x")
+
+
+def test_a_damaged_archive_of_any_kind_is_said(tmp_path: Path) -> None:
+    path, damage = tmp_path / "given", 0
+    with tarfile.open(path, "w:xz") as tar:
+        tar.add(RECORDED / "finished", "b")
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_LZMA) as archive:
+        archive.write(RECORDED / "finished" / "manifest.json", "b/manifest.json")
+    nameless = io.BytesIO()
+    with zipfile.ZipFile(nameless, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(""), b"{}")
+    for whole in (path.read_bytes(), zipped.getvalue(), nameless.getvalue()):
+        for place in (60, 90, len(whole) // 2):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+            try:
+                unpack(path, tmp_path / f"out-{damage}")
+            except ArchiveError:
+                damage += 1
+    assert damage > 3
+
+
+def test_no_link_pipe_or_device_is_read_or_packed(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "b", tmp_path / "outside"
+    shutil.copytree(RECORDED / "finished", folder)
+    outside.write_text("not of the bundle")
+    (folder / "stderr").mkdir(exist_ok=True)
+    (folder / "stderr" / "stage-7.log").symlink_to(outside)
+    (folder / "recoveries.jsonl").symlink_to("/dev/zero")
+    os.mkfifo(folder / "failures.jsonl")
+    bundle = read_bundle(folder)
+    assert bundle.problems == (
+        "failures.jsonl: not a plain file",
+        "recoveries.jsonl: not a plain file",
+        "stderr/stage-7.log: not a plain file",
+    )
+    made = packed(folder, tmp_path / "o.tar.gz")
+    assert made.left_out == ("failures.jsonl", "recoveries.jsonl", "stderr/stage-7.log")
+    assert "not of the bundle" not in str(content(made.path))
 
 
 def test_an_archive_that_swells_is_given_up(

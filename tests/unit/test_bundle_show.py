@@ -13,7 +13,7 @@ from rich.console import Console
 from orchestrator.bundle.command import add_parser
 from orchestrator.bundle.reader import read_bundle
 from orchestrator.bundle.report import report_json, report_of
-from orchestrator.bundle.screen import PlainScreen, RichScreen
+from orchestrator.bundle.screen import PlainScreen, RichScreen, Table
 from orchestrator.bundle.show import show
 from orchestrator.bundle.timings import OpTiming, Spread
 from tests.support.bundles import CASES, RECORDED, Run, finished
@@ -115,5 +115,15 @@ def test_what_is_no_bundle_is_said_in_one_sentence(
 ) -> None:
     assert call(str(tmp_path), folder=tmp_path) == 2
     assert capsys.readouterr().err == (
-        f"{tmp_path} is no bundle and holds none; give the path that a run printed at its end\n"
+        f"error: {tmp_path} is no bundle and holds none; "
+        "give the path that a run printed at its end\n"
     )
+
+
+def test_nothing_that_a_terminal_would_obey_is_printed() -> None:
+    stream, text = io.StringIO(), "host \x1b[31m\u202e\r"
+    for screen in (PlainScreen(stream), RichScreen(Console(file=stream))):
+        screen.line(text)
+        screen.table(Table(("host",), ((text,),)))
+    assert "[31m" in stream.getvalue()
+    assert not set("\x1b\u202e\r") & set(stream.getvalue())

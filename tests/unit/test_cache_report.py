@@ -76,6 +76,18 @@ def test_headers_without_parts_point_to_the_cache_of_whole_files(
 
 
 @pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (replace(options("o/typo"), cache_action="rm"), 3),
+        (replace(options(), cache_action="rm", all=True), 0),
+        (options("o/typo"), 0),
+    ],
+)
+def test_only_a_removal_of_what_is_not_there_is_an_error(asked: CacheOptions, code: int) -> None:
+    assert report(asked, [("local", ()), ("b", ())]) == code
+
+
+@pytest.mark.parametrize(
     ("asked", "hosts", "sentence"),
     [
         (options(), ["local"], "no weights are kept here"),

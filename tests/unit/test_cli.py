@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from orchestrator import __version__
 from orchestrator.cli import main
 from orchestrator.run_options import RunOptions, add_options, read_options
+from tests.support.cli import ROOT
 from worker.protocol.exits import ExitCode
 
 RUN = ("run", "--local", "2", "--stub")
@@ -86,6 +89,11 @@ def test_stop_may_be_given_several_times() -> None:
         ((*RUN, "--bundle-dir", "d", "--no-bundle"), "not allowed with argument"),
         ((*RUN, "--ssh-command", "ssh 'x"), "cannot be split into words"),
         (("run", "--local", "1000000", "--stub"), "is more than 1024 stages"),
+        (
+            ("setup", "--hosts", "h", "--torch", "foo"),
+            "'foo' is no build of torch; give cpu, cu130",
+        ),
+        (("setup", "--slurm"), "the following arguments are required: --hosts"),
         ((*RUN, "--temp", "1"), "unrecognized arguments: --temp"),
         ((), "COMMAND"),
     ],
@@ -107,6 +115,40 @@ def test_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
         out = capsys.readouterr().out
         assert all(f"{code.value:>5}  " in out for code in ExitCode)
         assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("command", "codes"),
+    [
+        ("plan", (0, 1, 2, 3, 4, 5, 130)),
+        ("cache", (0, 1, 2, 3, 5, 130)),
+        ("doctor", (0, 1, 2, 3, 5, 130)),
+        ("setup", (0, 1, 2, 5, 130)),
+    ],
+)
+def test_a_commands_help_names_the_codes_that_it_ends_with(
+    command: str, codes: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    listed = capsys.readouterr().out.partition("exit codes:\n")[2]
+    found = tuple(int(line[:5]) for line in listed.splitlines() if line[:5].strip())
+    assert (found, "worker:" in listed) == (codes, False)
+
+
+def test_a_ctrl_c_while_python_imports_ends_it_silently_with_130() -> None:
+    code = """
+import sys
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == "orchestrator.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, CtrlC())
+from orchestrator.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

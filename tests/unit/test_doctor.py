@@ -10,8 +10,9 @@ from typing import Any
 
 import psutil
 import pytest
+from rich.console import Console
 
-from orchestrator.bundle.screen import PlainScreen
+from orchestrator.bundle.screen import PlainScreen, RichScreen
 from orchestrator.doctor import probe
 from orchestrator.doctor.command import exit_code
 from orchestrator.doctor.judge_machine import judge_clock, judge_disk, judge_link, judge_memory
@@ -38,6 +39,7 @@ from orchestrator.visit.greeting import Interpreter
 from worker.protocol.exits import ExitCode
 
 GIB = 1 << 30
+SETUP = "orchestrator setup --hosts h.txt"
 CARD = {"name": "NVIDIA H200", "total_bytes": 141 * GIB, "free_bytes": 140 * GIB, "driver": "5"}
 FITTING = {
     "torch": "2.13.0+cpu",
@@ -98,7 +100,8 @@ def test_lines_of_one_place_are_looked_at_once_with_all_that_they_want() -> None
                 Status.FAILED,
                 "has Python 2.7.18 as /opt/py",
                 "3.11 or newer",
-                "give another python= in h.txt:1",
+                "give another python= in h.txt:1, or leave it out there and run orchestrator setup "
+                "--hosts h.txt",
             ),
         ),
     ],
@@ -149,6 +152,28 @@ def test_packages_must_be_in_their_ranges(
     line: str, change: dict[str, str | None], expected: Result
 ) -> None:
     assert judge_packages({**FITTING, **change}, mend_of(line), read_pins()) == expected
+
+
+def test_setup_is_told_to_reach_the_hosts_as_they_were_reached() -> None:
+    ways = Ways(hosts_name="my hosts", ssh_command="ssh -F cfg", accept_new_host_key=True)
+    (subject,) = subjects_of(Setting(parse_hosts(b"gpu1"), WorkerOptions(), ways, Timeouts()))
+    expected = "orchestrator setup --hosts 'my hosts' --ssh-command 'ssh -F cfg' --accept-new"
+    assert Mend(subject, "my hosts").install(["torch"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "gpu1 python=/usr/bin/python3",
+            f"give another python= in h.txt:1, or leave it out there and run {SETUP}",
+        ),
+        ("local python=/usr/bin/python3", "give the python= of a virtual environment in h.txt:1"),
+        ("local", "run orchestrator from a virtual environment that has what is needed"),
+    ],
+)
+def test_pip_is_not_advised_where_the_system_forbids_it(line: str, expected: str) -> None:
+    assert replace(mend_of(line), is_managed=True).install(["torch"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -308,8 +333,27 @@ def test_the_table_and_the_lines() -> None:
         "  gpu0 (spare)  3.11.2  2.13.0  5.24.0        NVIDIA H200 x 2   280.00 GiB  80.00 GiB"
         "  +0.0 s     0.40 ms  95 MB/s     -\n"
         "\n"
-        "✗ gpu1 (port) refuses SSH connections; needed: an sshd; start sshd\n"
+        "✗ gpu1 (port) refuses SSH connections; needed: an sshd\n"
+        "    start sshd\n"
     )
+
+
+def test_a_narrow_terminal_cuts_neither_hosts_nor_commands() -> None:
+    reports = [report_of(f"rather-a-long-name-of-gpu{n}.example.org") for n in (0, 1)]
+    command = f"ssh gpu0 '{' '.join(['sudo reboot'] * 12)}'"
+    reports[0].results[Check.DISK] = Result(Status.FAILED, "has no room", mend=command)
+    out = io.StringIO()
+    screen = RichScreen(Console(file=out, width=80))
+    show_reports(reports, screen, with_model=True, can_tick=True)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    heads = [line.split() for line in lines if line.startswith("host ")]
+    tables = lines[: lines.index("")]
+    assert (
+        [word for head in heads for word in head if word != "host"],
+        [sum(report.label in line for line in tables) for report in reports],
+        max(map(len, tables)) <= 80,
+        f"    {command}" in lines,
+    ) == (list(Check), [len(heads)] * 2, True, True)
 
 
 def test_an_old_python_can_read_the_program_that_looks() -> None:

@@ -16,7 +16,10 @@ from orchestrator.failures import (
     StageFailure,
 )
 from orchestrator.ssh_causes import ssh_cause
+from orchestrator.start_causes import why_not_booted
 from orchestrator.transport.base import ExitStatus
+from orchestrator.transport.shipping import BootLine
+from orchestrator.transport.ssh import SshTarget
 from worker.protocol.events import (
     Event,
     Exiting,
@@ -249,3 +252,52 @@ def test_an_ending_is_explained_in_one_sentence(case: Any) -> None:
 def test_ssh_messages_are_translated_with_the_next_step(stderr: str, words: str, step: str) -> None:
     cause = ssh_cause(stderr.split("\n"), said_hello=False).text
     assert (words in cause, step in cause) == (True, True), cause
+
+
+CHANGED = """@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @
+Offending ED25519 key in /home/ann/my known:3
+Host key for [127.0.0.1]:24722 has changed and you have requested strict checking.
+Host key verification failed."""
+
+
+@pytest.mark.parametrize(
+    ("stderr", "target", "command"),
+    [
+        (
+            CHANGED,
+            SshTarget(host="alpha"),
+            "\"ssh-keygen -f '/home/ann/my known' -R '[127.0.0.1]:24722'\"",
+        ),
+        (
+            "Permission denied",
+            SshTarget(host="alpha", user="ann", port=2222, ssh_command="ssh -F cfg -oUser=x"),
+            "with 'ssh-copy-id -F cfg -o User=x -p 2222 ann@alpha'",
+        ),
+        (
+            "Permission denied",
+            SshTarget(host="alpha", ssh_command="ssh -o 'User x'"),
+            "with \"ssh-copy-id -o 'User x' alpha\"",
+        ),
+        (
+            "Permission denied",
+            SshTarget(host="alpha", ssh_command="tsh ssh"),
+            "that needs no typing (a line of ~/.ssh/authorized_keys there)",
+        ),
+    ],
+)
+def test_a_command_that_mends_reaches_the_host_as_it_was_reached(
+    stderr: str, target: SshTarget, command: str
+) -> None:
+    cause = ssh_cause(stderr.split("\n"), said_hello=False, target=target).text
+    assert command in cause, cause
+
+
+@pytest.mark.parametrize(
+    ("python", "step"),
+    [
+        (None, "; run 'orchestrator setup' for that host, or give"),
+        ("/old/py", "; leave python=/old/py out of its line and run 'orchestrator setup' for that"),
+    ],
+)
+def test_setup_is_advised_only_where_it_would_do_something(python: str | None, step: str) -> None:
+    assert step in why_not_booted(BootLine("old", "3.8.10"), "ssh", python)

@@ -54,6 +54,7 @@ def test_the_documented_example() -> None:
         ("gpu1 env.A=1 env.A=2", "'env.A=' is given twice"),
         ("gpu1 env.A-B=1", "'A-B' is not a variable's name"),
         ("gpu1 env.STAGE=1", "env.STAGE would contradict the plan"),
+        ("gpu1 spare", "'spare' stands behind the host; write 'spare' before the host"),
         ("gpu1 gpu2", "'gpu2' is not of the form key=value"),
         ("gpu1 device=", "'device=' has no value"),
         ("gpu1 device=gpu", "device=gpu must be auto, cpu, cuda, cuda:N or mps"),
@@ -97,9 +98,9 @@ def test_each_mistake_names_file_line_and_remedy(line: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "hosts.txt:1: no host in the file; write one stage a line"),
-        (b"# nothing\n\n", "hosts.txt:3: no host in the file"),
-        (b"spare gpu9\n", "hosts.txt:2: only spare hosts"),
+        (b"", "hosts.txt: no host in the file; write one stage a line"),
+        (b"# nothing\n\n", "hosts.txt: no host in the file"),
+        (b"spare gpu9\n", "hosts.txt: only spare hosts"),
         (b"local\r\nlocal\r\ncaf\xe9\r\n", "hosts.txt:3: byte 0xe9 is not UTF-8"),
         ("local".encode("utf-16"), "hosts.txt:1: byte 0xff is not UTF-8"),
     ],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from orchestrator.oom import oom_evidence
+from orchestrator.oom import kernel_lines, oom_evidence
 
 OURS = "kernel: Memory cgroup out of memory: Killed process 4711 (python) total-vm:411864kB"
 OTHERS = "kernel: Out of memory: Killed process 815 (firefox) total-vm:9411864kB"
@@ -30,3 +32,8 @@ def test_only_the_kernel_s_word_on_this_process_counts(
     found = oom_evidence(lines, pid, kills_before)
     kind = None if found is None else "log" if "Killed process" in found[1] else "counter"
     assert kind == shown
+
+
+def test_the_kernel_here_is_quoted_only_where_it_killed_meanwhile() -> None:
+    assert [kernel_lines(2**40, before) for before in (None, 2**40)] == [[], []]
+    assert all(re.fullmatch(r"oom_kill \d+", line) for line in kernel_lines(2**40, -1))

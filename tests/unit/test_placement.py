@@ -136,6 +136,7 @@ def test_slots_of_one_device_share_its_memory_and_speed() -> None:
     assert [stage.layers for stage in placement.stages] == [(0, 2), (2, 4), (4, 10)]
     # One request computes in turn: each stage has the whole speed then.
     assert placement.tokens_per_s == pytest.approx(1000 / (10 * GIB / 10e6))
+    assert placement.notes[0] == "host1 and host2 are one machine and share its memory"
 
 
 def test_slots_of_one_device_have_the_speed_that_was_measured_best() -> None:

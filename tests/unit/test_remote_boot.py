@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.specs import StageSpec
 from orchestrator.transport.remote_boot import KEEP_S, is_whole, kept, prune
 from orchestrator.transport.shipping import (
     Archive,
@@ -56,6 +57,23 @@ def test_a_damaged_copy_is_not_used_and_is_replaced(
     assert (is_whole(folder, code.digest), len(list(tmp_path.iterdir()))) == (True, 1)
 
 
+def test_a_copy_with_a_module_beside_it_is_not_used(code: Archive, tmp_path: Path) -> None:
+    folder = kept(tmp_path, code.data, code.digest)
+    assert folder is not None
+    (folder / "random.py").write_text("raise SystemExit(99)")
+    assert not is_whole(folder, code.digest)
+
+
+def test_code_that_others_could_write_is_not_used(code: Archive, tmp_path: Path) -> None:
+    root = tmp_path / "stageline" / "code"
+    kept(root, code.data, code.digest)
+    root.chmod(0o777)
+    process = start("--version", XDG_CACHE_HOME=str(tmp_path))
+    stdout, _ = process.communicate(code.data, 30)
+    told = (process.returncode, b" need " in stdout, b"stageline worker" in stdout)
+    assert (told, kept(root, code.data, code.digest)) == ((0, True, True), None)
+
+
 def test_where_nothing_can_be_written_nothing_is_kept(code: Archive) -> None:
     assert kept(Path("/proc/no/such"), code.data, code.digest) is None
 
@@ -74,6 +92,12 @@ def test_the_same_package_gives_the_same_digest() -> None:
     text = "from orchestrator.transport.shipping import worker_archive as a; print(a().digest)"
     again = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True, text=True)
     assert again.stdout.strip() == worker_archive.__wrapped__().digest
+
+
+def test_a_process_list_shows_first_what_it_is() -> None:
+    spec = StageSpec(stage=1, num_stages=3, transport="command", command=("sh",), python="py")
+    argv = spec.launch("n").argv
+    assert argv[argv.index("-c") + 1].startswith('"stageline worker, stage 1 of 3";import sys;')
 
 
 def start(*words: str, **environment: str) -> subprocess.Popen[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import io
@@ -11,10 +12,18 @@ from pathlib import Path
 import pytest
 
 from orchestrator import __version__
-from orchestrator.setup.equip import Goal
+from orchestrator.doctor.mend import Mend
+from orchestrator.doctor.subject import subjects_of
+from orchestrator.hosts import parse_hosts
+from orchestrator.setting import Setting
+from orchestrator.setup.equip import Goal, Outcome, equip, plan_words
 from orchestrator.setup.installer import is_version, news_of
 from orchestrator.setup.pins import read_pins
 from orchestrator.setup.wheel import own_wheel
+from orchestrator.specs import WorkerOptions
+from orchestrator.stage.gate import StartGate
+from orchestrator.stage_specs import Ways
+from orchestrator.timeouts import Timeouts
 from tools.pins import PINS, ROOT, pins_text
 
 
@@ -84,3 +93,32 @@ def test_any_build_will_do_unless_one_is_named(found: str, wanted: str, is_it: b
 def test_news_do_not_name_the_index() -> None:
     line = "Downloading https://user:secret@index.lan/simple/torch-2.13.0-cp311.whl (190.1 MB)"
     assert news_of(line) == "Downloading torch-2.13.0-cp311.whl (190.1 MB)"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "words"),
+    [
+        (["torch==2", "jinja2==3"], "torch==2, jinja2==3, stageline"),
+        (list("abcde"), "a, b, c, 2 more, stageline"),
+        ([], "the packages again, which were changed, stageline"),
+    ],
+)
+def test_a_plan_names_no_more_packages_than_a_line_holds(lacking: list[str], words: str) -> None:
+    found = {"todo": ["packages"], "lacking": lacking, "is_broken": False, "venv": "/v"}
+    assert plan_words(found) == f"gets {words} {__version__}"
+
+
+def test_a_python_that_was_asked_for_and_is_not_there_is_not_to_be_installed() -> None:
+    ways = Ways(hosts_name="h.txt")
+    entries = parse_hosts(b"command=env")
+    (subject,) = subjects_of(Setting(entries, WorkerOptions(), ways, Timeouts()))
+    goal = Goal(pins=read_pins(), wheel=own_wheel(read_pins()), python="/no/such/python")
+    limits = {"meet_s": 20.0, "limit_s": 20.0}
+    equipped = asyncio.run(
+        equip(Mend(subject, "h.txt"), goal, **limits, gate=StartGate(), on_step=print)
+    )
+    step = equipped.text.rpartition("; ")[2]
+    assert (equipped.outcome, step) == (
+        Outcome.FAILED,
+        "give another --python than /no/such/python",
+    )

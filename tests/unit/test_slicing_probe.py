@@ -28,6 +28,13 @@ def test_a_refusal_by_the_probe_says_why() -> None:
     assert found.mode is Mode.REFUSED and "split form fails" in (found.reason or "")
 
 
+def test_a_model_that_keeps_its_state_in_its_modules_is_refused() -> None:
+    config = recipe_config("recurrent_gemma")
+    found = probe(Architecture(config, internals.causal_lm_class(config)))
+    assert (found.mode, verified_types()["recurrent_gemma"].mode) == (Mode.REFUSED, Mode.REFUSED)
+    assert found.reason == "its split form gives other logits than the whole"
+
+
 def test_the_probe_leaves_the_processes_random_numbers_alone() -> None:
     config = recipe_config("llama")
     torch.manual_seed(7)

@@ -10,7 +10,8 @@ import pytest
 from orchestrator.event_words import left_text, words_of
 from orchestrator.specs import StageSpec
 from orchestrator.stage.notes import Phase, StageStatus
-from orchestrator.status import LiveTable, PlainLines, start_display
+from orchestrator.status import LiveTable, PlainLines, RunDisplay, start_display
+from orchestrator.stderr import write_line
 from worker.protocol.events import (
     EVENTS,
     CacheVerified,
@@ -95,6 +96,23 @@ def test_a_terminal_gets_a_table_of_every_stage() -> None:
         display.update(status("ready", LOADING, stage=1))
     last = stderr.getvalue()
     assert all(words in last for words in ("[host0]", "[host1]", "loading layers 0:15", "ready"))
+
+
+def test_a_restart_is_told_in_lines_below_the_text_also_on_a_terminal() -> None:
+    stderr = Terminal()
+    specs = [StageSpec(stage=0, num_stages=1)]
+    with RunDisplay(specs, stderr, lambda: write_line(stderr, "(text ends)")) as display:
+        display.update(status("loading", LOADING))
+    before = len(stderr.getvalue())
+    for news in (status("connecting"), status("loading", LOADING), status("loading", LOADING)):
+        display.update(news)
+    told = [line.partition("] ")[2] or line for line in stderr.getvalue()[before:].splitlines()]
+    assert told == [
+        "(text ends)",
+        "stage 0 on [host0]: connecting",
+        "(text ends)",
+        "stage 0 on [host0]: loading layers 0:15 (nf4)",
+    ]
 
 
 def test_a_download_has_columns_of_its_own() -> None:

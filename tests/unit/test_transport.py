@@ -18,7 +18,7 @@ import pytest
 from orchestrator.specs import StageSpec, WorkerOptions
 from orchestrator.transport.base import ExitStatus, Launch, LineTooLong, PipeClosed, SpawnError
 from orchestrator.transport.pipes import PipedProcess
-from orchestrator.transport.ssh import CIPHERS, LAST_WORDS, SshTarget
+from orchestrator.transport.ssh import CIPHERS, FIRST_WORDS, LAST_WORDS, SshTarget, for_login_shell
 
 ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
@@ -144,6 +144,34 @@ def test_a_local_worker_runs_this_code_whatever_the_folder_holds() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("killed_meanwhile", "said"),
+    [("", ""), ("oom_kill 4", "kernel: Killed process 815 (python)\nkernel: oom_kill 4\n")],
+)
+def test_the_kernel_is_quoted_only_where_it_killed_meanwhile(
+    killed_meanwhile: str, said: str, tmp_path: Path
+) -> None:
+    counter = tmp_path / "counter"
+    counter.write_text("oom_kill 3\n")
+    (tmp_path / "dmesg").write_text("#!/bin/sh\necho 'Killed process 815 (python)'\n")
+    (tmp_path / "grep").write_text(
+        f'#!/bin/sh\n[ "$2" = /proc/vmstat ] && exec cat {counter}\nexec /bin/grep "$@"\n'
+    )
+    for name in ("dmesg", "grep"):
+        (tmp_path / name).chmod(0o700)
+    change = f"echo '{killed_meanwhile}' > {counter}; " if killed_meanwhile else ""
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'{FIRST_WORDS}; sh -c "{change}kill -9 \\$\\$"; {LAST_WORDS}'],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = "".join(line for line in done.stderr.splitlines(True) if line.startswith("kernel: "))
+    assert (done.returncode, told) == (137, said)
+
+
 def test_the_ssh_command_line_is_the_measured_one() -> None:
     spec = StageSpec(
         stage=0,
@@ -157,6 +185,7 @@ def test_the_ssh_command_line_is_the_measured_one() -> None:
         ssh=SshTarget(host="node-b", user="ann", port=2222, accept_new_host_key=True),
     )
     remote = (
+        f"{FIRST_WORDS}; "
         "env -u STAGE -u NUM_STAGES -u MODEL 'NAME=it'\"'\"'s $HOME' '/opt/a b/python' -P -m "
         f"worker --shard-start=3 --shard-end=5 --nonce=abc; {LAST_WORDS}"
     )
@@ -170,7 +199,7 @@ def test_the_ssh_command_line_is_the_measured_one() -> None:
     flags = tuple(word for option in options for word in ("-o", option))
     assert spec.launch("abc").argv == (
         *("ssh", "-T", *flags, "-p", "2222", "-l", "ann"),
-        *("--", "node-b", shlex.join(("sh", "-c", remote))),
+        *("--", "node-b", "sh -c '" + remote.replace("'", "'\\''") + "'"),
     )
 
 
@@ -196,6 +225,18 @@ def test_the_remote_shell_gives_the_arguments_back_exactly(shell: str, tmp_path:
     assert (words[0], words[1:4], words[-2]) == (odd, ["-P", "-m", "worker"], f"--model-id={odd}")
 
 
+def test_nothing_that_csh_or_fish_reads_within_quotes_stands_there() -> None:
+    assert for_login_shell("it's !\\") == "sh -c 'it'\\''s '\\!''\\\\''"
+
+
+@pytest.mark.parametrize("shell", [s for s in ("sh", "tcsh", "fish") if shutil.which(s)])
+def test_shells_of_other_languages_give_a_line_to_sh_exactly(shell: str) -> None:
+    odd = "it's !x !! \\d \\\\ \\' \"$HOME\" `x` {a,b} * ~ # % ^ é"
+    line = for_login_shell(f"printf %s {shlex.quote(odd)}; exit 3")
+    done = subprocess.run([shell, "-c", line], capture_output=True, check=False, text=True)
+    assert (done.returncode, done.stdout) == (3, odd)
+
+
 def test_a_launcher_gets_the_worker_behind_its_own_words() -> None:
     spec = StageSpec(
         stage=0,
@@ -219,11 +260,26 @@ def test_a_host_that_ssh_would_take_for_an_option_is_refused(host: str) -> None:
         SshTarget(host=host)
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "password"])
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "password", "DB_PASS", "API_KEYS"]
+)
 def test_a_secret_is_refused_on_a_command_line(name: str) -> None:
     with pytest.raises(ValueError, match=f"env.{name}= would be readable in the process list"):
         StageSpec(stage=0, num_stages=1, environment={name: "x"})
 
 
+def test_an_address_with_a_password_is_refused_on_a_command_line() -> None:
+    address = "http://ann:hunter2@proxy:3128"
+    with pytest.raises(ValueError, match=r"env\.HTTPS_PROXY= would be readable") as caught:
+        StageSpec(stage=0, num_stages=1, environment={"HTTPS_PROXY": address})
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_setting_that_only_sounds_secret_is_allowed() -> None:
-    StageSpec(stage=0, num_stages=1, environment={"TOKENIZERS_PARALLELISM": "false"})
+    settings = {
+        "TOKENIZERS_PARALLELISM": "false",
+        "MAX_TOKENS": "9",
+        "BYPASS": "1",
+        "HTTPS_PROXY": "http://ann@proxy:3128",
+    }
+    StageSpec(stage=0, num_stages=1, environment=settings)

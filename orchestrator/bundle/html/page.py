@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -146,6 +147,7 @@ def _environment() -> jinja2.Environment:
     masker = Masker()
     environment.filters.update(
         foreign=lambda text, limit=400: masker.text(printable(str(text), limit)),
+        as_typed=shlex.join,
         span=span,
         size=lambda value: "-" if value is None else size(value),
         clock=clock,
