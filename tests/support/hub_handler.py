@@ -149,12 +149,14 @@ class HubHandler(BaseHTTPRequestHandler):
     def _write(self, name: str, data: bytes, fault: Fault) -> bool:
         """Send a piece of a body and count it; tell whether the client still listens."""
         framed = b"%x\r\n%s\r\n" % (len(data), data) if fault.chunked else data
+        # Counted first: a client may have read it, and a test looked, before this thread goes on.
+        self.site.count(name, len(data))
         try:
             self.wfile.write(framed)
         except OSError:
+            self.site.count(name, -len(data))
             self.close_connection = True
             return False
-        self.site.count(name, len(data))
         return True
 
     def _keep_silent(self) -> None:
