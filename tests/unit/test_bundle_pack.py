@@ -28,6 +28,7 @@ from orchestrator.transport.ssh import CIPHERS
 from tests.support import page_bundles
 from tests.support.bundles import CASES, RECORDED, Run
 
+ROOT_HOME = "/" + "root"
 SECRETS = {
     "hub token": "hf_abcdefghijklmnopqrstuvwxyz",
     "code token": "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
@@ -61,7 +62,8 @@ def leaky(path: Path) -> Path:
         "mallory@10.1.2.3:2222",
         f"get https://bob:{SECRETS['password']}@hub.corp.example/x?sig={SECRETS['web token']}\n"
         f"token {SECRETS['hub token']} then {SECRETS['code token']}\n"
-        "File /home/mallory/models/x.py, /data/mallory/y, /root/.cache/z and fd00::17\n".encode(),
+        "File /home/mallory/models/x.py, /data/mallory/y, "
+        f"{ROOT_HOME}/.cache/z and fd00::17\n".encode(),
     )
     run.lose(1, 4000, "was killed near /home/mallory/models on gpu1")
     run.close(4100, 5, "stage 1 on mallory@10.1.2.3:2222 was killed")
@@ -105,7 +107,7 @@ def test_hidden_hosts_are_the_same_everywhere(tmp_path: Path) -> None:
 
 
 def test_a_spare_is_hidden_and_nothing_but_hosts_is(tmp_path: Path) -> None:
-    python = "python=/work/app/.venv/bin/python"
+    python = "python=/srv/app/.venv/bin/python"
     stage = StageRecord(
         stage=0,
         host="alpha",
