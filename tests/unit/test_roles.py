@@ -9,10 +9,10 @@ from worker.protocol.roles import StageIdentity
 from worker.protocol.schema import ErrorCode, ProtocolError
 from worker.protocol.stage import StageSlice
 
-FIRST = {"tokenize", "embed_and_forward", "decode_step"}
-MIDDLE = {"forward_range"}
-LAST = {"forward_and_sample", "detokenize"}
-ANY = {"release", "ping", "shutdown", "environment"}
+FIRST = {"tokenize", "embed_and_forward", "decode_step", "connect"}
+MIDDLE = {"forward_range", "connect", "listen"}
+LAST = {"forward_and_sample", "detokenize", "listen"}
+ANY = {"together", "release", "ping", "shutdown", "environment"}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,9 @@ class Capability(StrEnum):
     CHUNKED_PREFILL = "chunked_prefill"
     CROP = "crop"
     AS_STEPS = "as_steps"
+    SAMPLE_STEPS = "sample_steps"
+    TOGETHER = "together"
+    CHAIN = "chain"
 
     @property
     def meaning(self) -> str:
@@ -34,4 +37,7 @@ _MEANINGS = {
     Capability.CHUNKED_PREFILL: "`forward_and_sample` takes `sample: false`",
     Capability.CROP: "a session can go back to any earlier position, not to 0 alone",
     Capability.AS_STEPS: "`as_steps` is understood",
+    Capability.SAMPLE_STEPS: "`sample_steps` is understood",
+    Capability.TOGETHER: "the op `together` is understood",
+    Capability.CHAIN: "`listen`, `connect`, `give_link` and `take_link` are understood",
 }

@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from worker.protocol.events import EVENTS, Envelope, Event, UnknownEvent
+from worker.protocol.events import EVENTS, Envelope, Event, Op, UnknownEvent
 from worker.protocol.ops import OPS, Ping, Reply, Request, RequestId
 from worker.protocol.ready import Ready
 from worker.protocol.roles import StageIdentity
@@ -23,9 +23,13 @@ MAX_LINE_BYTES = 256 * 1024 * 1024
 
 # The longest request_id, escaped, fits several times.
 _MAX_PING_BYTES = 8192
-_HIDDEN_HEAD = b'"hidden_b64":"'
+_OP_EVENT_HEAD = f'{{"event":"{Op.kind}",'.encode()
+_HIDDEN = "hidden_b64"
+_HIDDEN_HEAD = f'"{_HIDDEN}":"'.encode()
 # Made once: json.dumps makes one for each call that wants other separators than its own.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+_DECODER = json.JSONDecoder()
 
 R = TypeVar("R", bound=Reply)
 
@@ -77,7 +81,15 @@ def decode_request(line: bytes, identity: StageIdentity | None) -> Request[Any]:
     Raises:
         ProtocolError: with the request_id where it could be read.
     """
-    values = _object(line)
+    return parse_request(_object(line), identity)
+
+
+def parse_request(values: dict[str, Any], identity: StageIdentity | None) -> Request[Any]:
+    """Read one request from decoded JSON, for the stage that `identity` describes; None is none.
+
+    Raises:
+        ProtocolError: with the request_id where it could be read.
+    """
     request_id = values.get("request_id")
     if not REQUEST_ID.accepts(request_id):
         raise ProtocolError(ErrorCode.BAD_FIELD, f"'request_id' must be {REQUEST_ID.expects}")
@@ -134,6 +146,20 @@ def decode_worker_line(line: bytes) -> WorkerLine:
     return Garbage(line, "neither a reply, an event nor the ready line")
 
 
+def is_op_event(line: bytes) -> bool:
+    """Tell whether a worker's line is an `op` event, without reading its fields.
+
+    Every op has one, and who only keeps them need not know more. False says nothing: another
+    writer's line is found by `decode_worker_line`.
+    """
+    if not line.startswith(_OP_EVENT_HEAD):
+        return False
+    try:
+        return isinstance(_json(line), dict)
+    except ProtocolError:
+        return False
+
+
 def parse_reply(reply: type[R], line: ReplyLine) -> R:
     """Read a reply as the type its op promises.
 
@@ -145,13 +171,13 @@ def parse_reply(reply: type[R], line: ReplyLine) -> R:
 
 def encode_request(request: Request[Any]) -> bytes:
     """Return the request as one line."""
-    fields = to_fields(request)
+    fields = to_fields(request, without=_HIDDEN)
     return _line({"op": request.op, "request_id": request.request_id, **fields}, request)
 
 
 def encode_reply(request_id: RequestId, reply: Reply) -> bytes:
     """Return the reply as one line."""
-    return _line({"request_id": request_id, **to_fields(reply)}, reply)
+    return _line({"request_id": request_id, **to_fields(reply, without=_HIDDEN)}, reply)
 
 
 def encode_error(error: ProtocolError) -> bytes:
@@ -192,10 +218,9 @@ def _dump(values: dict[str, Any]) -> bytes:
 
 
 def _line(values: dict[str, Any], message: object) -> bytes:
-    hidden: bytes | None = getattr(message, "hidden_b64", None)
+    hidden: bytes | None = getattr(message, _HIDDEN, None)
     if hidden is None:
         return _dump(values) + b"\n"
-    values.pop("hidden_b64", None)
     return b"".join((_dump(values)[:-1], b",", _HIDDEN_HEAD, hidden, b'"}\n'))
 
 
@@ -232,7 +257,13 @@ def _spliced(line: bytes) -> dict[str, Any] | None:
 
 def _json(line: bytes) -> Any:
     try:
-        return json.loads(line.decode("utf-8"))
+        text = line.decode("utf-8")
+        if text.startswith("{"):
+            # What json.loads does first, without its search for blanks: our own lines have none.
+            values, end = _DECODER.raw_decode(text)
+            if text[end:] in ("", "\n"):
+                return values
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         # ValueError covers bad UTF-8, bad JSON and integers of absurd length.
         raise ProtocolError(ErrorCode.BAD_JSON, f"invalid JSON: {error}") from None

@@ -17,6 +17,7 @@ class ErrorCode(StrEnum):
     BAD_POSITION = "bad_position"
     CONTEXT_FULL = "context_full"
     OUT_OF_MEMORY = "out_of_memory"
+    LINK_LOST = "link_lost"
     INTERNAL = "internal"
 
     @property
@@ -35,6 +36,10 @@ _MEANINGS = {
     ErrorCode.BAD_POSITION: "`position` is past the cached length, or the cache cannot go back",
     ErrorCode.CONTEXT_FULL: "`position` + `seq_len` is past `max_context`",
     ErrorCode.OUT_OF_MEMORY: "no memory for the op; the request's KV cache was freed",
+    ErrorCode.LINK_LOST: (
+        "the link to the next stage or from the one before cannot be made, is lost, or the stage "
+        "before had nothing to hand on; send the op again with its hidden states"
+    ),
     ErrorCode.INTERNAL: "an unforeseen error; an `op_traceback` event has the details",
 }
 

@@ -163,6 +163,9 @@ class HostSurveyed(Event):
     read_gbps: float = rule(
         NON_NEGATIVE_NUMBER, "10^9 bytes of bfloat16 weights a second that one row is multiplied by"
     )
+    memory_gbps: float = rule(
+        NON_NEGATIVE_NUMBER, "10^9 bytes a second that its threads read from memory at best", 0.0
+    )
     disk_free_bytes: int = rule(NON_NEGATIVE, "free where weights are kept")
     cache_path: str = rule(TEXT, "the folder where weights are kept")
     cached_groups: dict[str, list[str]] = rule(
@@ -252,7 +255,7 @@ class LoadingModel(Event):
     model_id: str = rule(TEXT, "folder or hub id")
     model_type: str | None = rule(TEXT, "the architecture", None)
     layer_range: str = rule(TEXT, "`start:end`, half-open")
-    quantization: str = rule(TEXT, "bfloat16, int8 or nf4")
+    quantization: str = rule(TEXT, "bfloat16, int8, nf4, int8-weight or int4-weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +266,7 @@ class ModelLoadBreakdown(Event):
     plan_ms: float = rule(NON_NEGATIVE_NUMBER, "config, headers, which tensors are needed")
     weights_ms: float = rule(NON_NEGATIVE_NUMBER, "reading, converting, quantizing")
     warmup_ms: float = rule(NON_NEGATIVE_NUMBER, "one forward before ready")
-    tokenizer_ms: float = rule(NON_NEGATIVE_NUMBER, "tokenizer files")
+    tokenizer_ms: float = rule(NON_NEGATIVE_NUMBER, "tokenizer files, read beside the weights")
     num_tensors: int = rule(NON_NEGATIVE, "checkpoint tensors read")
 
 
@@ -299,7 +302,10 @@ class WorkerReady(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BootProfile(Event):
-    """Milliseconds of each phase from process start to ready."""
+    """Milliseconds of each phase from process start to ready.
+
+    A phase is named after what ended it: an event, or a part of loading.
+    """
 
     kind: ClassVar[str] = "boot_profile"
     phases_ms: dict[str, float] = rule(OBJECT, "phase name to milliseconds")
@@ -321,7 +327,10 @@ class Op(Event):
     code: str | None = rule(TEXT, "the error code", None)
     in_bytes: int = rule(NON_NEGATIVE, "length of the request line")
     out_bytes: int = rule(NON_NEGATIVE, "length of the reply line")
-    seq_len: int | None = rule(NON_NEGATIVE, "rows worked on", None)
+    seq_len: int | None = rule(
+        NON_NEGATIVE, "rows worked on, per sequence; of `together`, of all its requests", None
+    )
+    requests: int | None = rule(NON_NEGATIVE, "of `together`: how many it carried", None)
     compute_ms: dict[str, float] | None = rule(
         OBJECT, "milliseconds per primitive: load, forward, sample, dump, …", None
     )

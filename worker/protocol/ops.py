@@ -8,22 +8,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+from worker.protocol.encodings import Encoding
 from worker.protocol.schema import (
     BASE64,
     FLAG,
     FRACTION,
     INTEGER,
+    LINK_TOKEN,
     NON_NEGATIVE,
     NON_NEGATIVE_NUMBER,
     NONEMPTY_TOKENS,
     NUMBER,
     NUMBERS,
     OBJECTS,
+    PORT,
     POSITIVE,
     POSITIVE_NUMBER,
     REQUEST_ID,
     SHAPE,
     TEXT,
+    TEXTS,
+    TICKET,
     TOKENS,
     VARIABLES,
     one_of,
@@ -37,7 +42,9 @@ _AS_STEPS = (
     "work on each position as an op of its own would: bit for bit what seq_len ops of one position "
     "give, and faster; needs the capability `as_steps`"
 )
+_ENCODING = one_of(*map(str, Encoding))
 _STEPS_ALONE = "'as_steps' works on one sequence without a mask: leave 'batch' and the mask away"
+_STEPS_TOGETHER = "'sample_steps' chooses a token after each step: give 'as_steps' with it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +86,9 @@ class HiddenReply(Reply):
     hidden_dtype: str = rule(
         one_of("bfloat16", "float32"), "element type, where it is not bfloat16", "bfloat16"
     )
+    hidden_encoding: str = rule(
+        _ENCODING, "how the bytes stand for the elements, where asked for", Encoding.BF16.value
+    )
     hidden_b64: bytes = rule(BASE64, "base64 of the bytes; always the last field of its object")
 
 
@@ -98,6 +108,29 @@ class SampledReply(Reply):
     )
     top_tokens: tuple[int, ...] | None = rule(TOKENS, "ids of the most likely tokens", None)
     top_logprobs: tuple[float, ...] | None = rule(NUMBERS, "their log probabilities", None)
+    steps: tuple[dict[str, Any], ...] | None = rule(
+        OBJECTS,
+        "with `sample_steps`: for each position an object of the fields above, as an op of its own "
+        "would have replied; the fields above are then absent",
+        None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TogetherReply(Reply):
+    """The replies to requests that were sent together, in their order."""
+
+    replies: tuple[dict[str, Any], ...] = rule(
+        OBJECTS,
+        "for each request its reply without `hidden_b64`, or `{error, code}`, as if it had been "
+        "sent alone",
+    )
+    hidden_b64: bytes | None = rule(
+        BASE64,
+        "the `hidden_b64` of each reply that has one, in order, joined by `.`; always the last "
+        "field",
+        None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +207,24 @@ class _Padded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedAndForward(_Padded, Request[HiddenReply]):
+class _HiddenOutput:
+    """Hidden states for the stage after."""
+
+    reply_encoding: str = rule(
+        _ENCODING,
+        "how the reply shall encode its hidden states; one of `encodings` in the ready line",
+        Encoding.BF16.value,
+    )
+    give_link: int | None = rule(
+        TICKET,
+        "hand the hidden states to the next stage over the link, under this number; the reply's "
+        "`hidden_b64` is empty; not in `together`",
+        None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedAndForward(_HiddenOutput, _Padded, Request[HiddenReply]):
     """Run token ids through the embeddings and the first stage's layers."""
 
     op: ClassVar[str] = "embed_and_forward"
@@ -195,7 +245,7 @@ class EmbedAndForward(_Padded, Request[HiddenReply]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeStep(Request[HiddenReply]):
+class DecodeStep(_HiddenOutput, Request[HiddenReply]):
     """Run one new token through the first stage."""
 
     op: ClassVar[str] = "decode_step"
@@ -218,6 +268,13 @@ class _HiddenInput(_Padded):
     hidden_dtype: str = rule(
         one_of("bfloat16", "float32"), "as in the reply it comes from", "bfloat16"
     )
+    hidden_encoding: str = rule(_ENCODING, "as in the reply it comes from", Encoding.BF16.value)
+    take_link: int | None = rule(
+        TICKET,
+        "wait for the hidden states that the stage before hands on under this number; "
+        "`hidden_b64` is empty; not in `together`",
+        None,
+    )
     tokens: tuple[int, ...] | None = rule(
         TOKENS, "the token ids of the rows, for models whose ready line has `needs_tokens`", None
     )
@@ -234,7 +291,7 @@ class _HiddenInput(_Padded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForwardRange(_HiddenInput, Request[HiddenReply]):
+class ForwardRange(_HiddenOutput, _HiddenInput, Request[HiddenReply]):
     """Run hidden states through a middle stage's layers."""
 
     op: ClassVar[str] = "forward_range"
@@ -279,13 +336,26 @@ class ForwardAndSample(Sampling, _HiddenInput, Request[SampledReply]):
     reply: ClassVar[type[Reply]] = SampledReply
 
     sample: bool = rule(FLAG, "false for a prefill chunk that needs no token", True)
+    sample_steps: bool = rule(
+        FLAG,
+        "with `as_steps`: choose a token after each position, to verify tokens that were guessed; "
+        "needs the capability `sample_steps`",
+        False,
+    )
     hidden_b64: bytes = rule(BASE64, "base64 of the hidden states; always the last field")
 
     def complaint(self) -> str | None:
         """Tell what is wrong with the fields together."""
         shared = super().complaint()
+        if shared is None and self.sample_steps and not self.as_steps:
+            return _STEPS_TOGETHER
         if shared is not None or self.repetition_penalty == 1:
             return shared
+        if self.sample_steps and self.tokens is None:
+            return (
+                "'repetition_penalty' with 'sample_steps' needs 'tokens', the ids of the rows: "
+                "each one counts for the positions after it"
+            )
         if self.penalty_tokens is None:
             return (
                 f"'repetition_penalty' {self.repetition_penalty} needs 'penalty_tokens': send the "
@@ -322,6 +392,30 @@ class GenerateFull(Request[GeneratedReply]):
     max_tokens: int = rule(POSITIVE, "the most tokens to generate")
     prefill_chunk: int = rule(POSITIVE, "tokens per prefill chunk", 256)
     ignore_eos: bool = rule(FLAG, "go on past end-of-sequence tokens", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Together(Request[TogetherReply]):
+    """Work on several requests at once; each gets bit for bit what it would get alone.
+
+    The requests are those of one role that run layers, each of another `request_id`; decode steps
+    and `as_steps` share one pass over the weights, as far as the worker's kernels allow it without
+    changing a bit. One that fails changes nothing for the others.
+    """
+
+    op: ClassVar[str] = "together"
+    roles: ClassVar[frozenset[Role]] = ANY_ROLE
+    reply: ClassVar[type[Reply]] = TogetherReply
+
+    requests: tuple[dict[str, Any], ...] = rule(
+        OBJECTS, "requests with `op` and `request_id`, without `hidden_b64`"
+    )
+    hidden_b64: bytes | None = rule(
+        BASE64,
+        "the `hidden_b64` of each request whose op has one, in order, joined by `.`; always the "
+        "last field",
+        None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,6 +469,54 @@ class Environment(Request[EnvironmentReply]):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ListeningReply(Reply):
+    """Where the stage before can connect to, within 30 seconds."""
+
+    port: int = rule(POSITIVE, "TCP port")
+    cert_sha256: str = rule(TEXT, "SHA-256 of the certificate (DER) that it shows, hexadecimal")
+    addresses: tuple[str, ...] = rule(TEXTS, "addresses of this host, loopback ones last")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listen(Request[ListeningReply]):
+    """Open a port for the stage before, for one connection with TLS.
+
+    It takes the place of the link from the stage before, if there is one.
+    """
+
+    op: ClassVar[str] = "listen"
+    roles: ClassVar[frozenset[Role]] = frozenset({Role.MIDDLE, Role.LAST})
+    reply: ClassVar[type[Reply]] = ListeningReply
+
+    address: str = rule(TEXT, "address to listen on; empty is every address of the host", "")
+    token: str = rule(LINK_TOKEN, "what the stage before sends first", secret=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectedReply(Reply):
+    """The next stage has taken the link."""
+
+    host: str = rule(TEXT, "the address that answered")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connect(Request[ConnectedReply]):
+    """Make the link to the next stage, which listens.
+
+    It takes the place of the link there is, if any.
+    """
+
+    op: ClassVar[str] = "connect"
+    roles: ClassVar[frozenset[Role]] = frozenset({Role.FIRST, Role.MIDDLE})
+    reply: ClassVar[type[Reply]] = ConnectedReply
+
+    hosts: tuple[str, ...] = rule(TEXTS, "names or addresses, tried in this order")
+    port: int = rule(PORT, "as in the reply of `listen`")
+    cert_sha256: str = rule(TEXT, "as in the reply of `listen`; no other certificate is accepted")
+    token: str = rule(LINK_TOKEN, "as in `listen`", secret=True)
+
+
 OPS: dict[str, type[Request[Any]]] = {
     request.op: request
     for request in (
@@ -385,9 +527,12 @@ OPS: dict[str, type[Request[Any]]] = {
         ForwardAndSample,
         Detokenize,
         GenerateFull,
+        Together,
         Release,
         Ping,
         Shutdown,
         Environment,
+        Listen,
+        Connect,
     )
 }

@@ -41,9 +41,20 @@ class Ready:
     model_type: str | None = rule(TEXT, "the architecture", None)
     model_id: str | None = rule(TEXT, "folder or hub id", None)
     commit: str | None = rule(TEXT, "the hub's commit that the weights are of", None)
-    quantization: str = rule(TEXT, "bfloat16, int8, nf4 or stub", "bfloat16")
+    quantization: str = rule(
+        TEXT, "bfloat16, int8, nf4, int8-weight, int4-weight or stub", "bfloat16"
+    )
     device: str = rule(TEXT, "cpu, cuda:0, mps", "cpu")
     capabilities: tuple[str, ...] = rule(TEXTS, "optional parts of the protocol it speaks", ())
+    max_rows: int = rule(
+        POSITIVE,
+        "rows that one pass over the weights serves, over all requests of a `together` or in one "
+        "op `as_steps`; more are worked on in several passes, so that they gain nothing",
+        1,
+    )
+    encodings: tuple[str, ...] = rule(
+        TEXTS, "how hidden states may be encoded, both ways; `bf16` alone where absent", ("bf16",)
+    )
     numerics: dict[str, str] | None = rule(
         OBJECT, "what decides bits: kernels, threads, expert and attention implementation", None
     )

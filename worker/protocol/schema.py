@@ -19,6 +19,14 @@ from worker.protocol.errors import ProtocolError as ProtocolError
 T = TypeVar("T")
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _no_complaint(value: Any) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How a field is read and described.
@@ -37,9 +45,9 @@ class Rule:
     accepts: Callable[[Any], bool]
     doc: str = ""
     absent: str | None = None
-    to_python: Callable[[Any], Any] = lambda value: value
-    to_json: Callable[[Any], Any] = lambda value: value
-    check: Callable[[Any], str | None] = lambda value: None
+    to_python: Callable[[Any], Any] = _as_it_is
+    to_json: Callable[[Any], Any] = _as_it_is
+    check: Callable[[Any], str | None] = _no_complaint
 
 
 def rule(base: Rule, doc: str, default: Any = MISSING, *, secret: bool = False) -> Any:
@@ -85,6 +93,12 @@ REQUEST_ID = Rule(
 TEXT = Rule("a string", lambda v: isinstance(v, str), check=_lone_surrogate)
 FLAG = Rule("true or false", lambda v: isinstance(v, bool))
 NON_NEGATIVE = Rule("a non-negative int", lambda v: _is_int(v) and v >= 0)
+PORT = Rule("an int from 1 to 65535", lambda v: _is_int(v) and 1 <= v <= 65535)
+TICKET = Rule("an int from 0 to 2**63 - 1", lambda v: _is_int(v) and 0 <= v < 2**63)
+LINK_TOKEN = Rule(
+    "64 hexadecimal digits",
+    lambda v: isinstance(v, str) and len(v) == 64 and set(v) <= set("0123456789abcdef"),
+)
 POSITIVE = Rule("a positive int", lambda v: _is_int(v) and v >= 1)
 INTEGER = Rule("an int", _is_int)
 NUMBER = Rule("a finite number", _is_number)
@@ -162,35 +176,68 @@ def parse(message: type[T], values: Mapping[str, Any]) -> T:
         ProtocolError: `missing_field` or `bad_field`, naming the field and what it must be.
     """
     kept: dict[str, Any] = {}
-    for field, known in rules_of(message):
-        value = values.get(field.name)
-        if value is None and field.default is not MISSING:
+    kind: Any = message
+    fields, complains = _readings(kind)
+    for name, is_optional, known, to_python, check in fields:
+        value = values.get(name)
+        if value is None and is_optional:
             continue
-        if value is None and field.name not in values:
+        if value is None and name not in values:
             expects = known.absent or known.expects
-            raise ProtocolError(ErrorCode.MISSING_FIELD, f"'{field.name}' must be {expects}")
+            raise ProtocolError(ErrorCode.MISSING_FIELD, f"'{name}' must be {expects}")
         if not known.accepts(value):
-            raise ProtocolError(ErrorCode.BAD_FIELD, f"'{field.name}' must be {known.expects}")
-        if (why := known.check(value)) is not None:
-            raise ProtocolError(ErrorCode.BAD_FIELD, f"'{field.name}' {why}")
-        kept[field.name] = known.to_python(value)
+            raise ProtocolError(ErrorCode.BAD_FIELD, f"'{name}' must be {known.expects}")
+        if check is not None and (why := check(value)) is not None:
+            raise ProtocolError(ErrorCode.BAD_FIELD, f"'{name}' {why}")
+        kept[name] = value if to_python is None else to_python(value)
     built = message(**kept)
-    if (why := getattr(built, "complaint", lambda: None)()) is not None:
+    if complains and (why := built.complaint()) is not None:  # type: ignore[attr-defined]
         raise ProtocolError(ErrorCode.BAD_FIELD, why)
     return built
 
 
-def to_fields(message: Any) -> dict[str, Any]:
-    """Return the message as a JSON object; fields that hold their default are left out."""
+def to_fields(message: Any, *, without: str = "") -> dict[str, Any]:
+    """Return the message as a JSON object; fields that hold their default are left out.
+
+    Args:
+        message: what to write.
+        without: name of a field that is left out as well, and not turned into JSON.
+    """
     kind: Any = type(message)
     return {
-        name: to_json(value)
-        for name, default, to_json in _written(kind)
+        name: value if to_json is None else to_json(value)
+        for name, default, to_json in _writings(kind, without)
         if (value := getattr(message, name)) is not default and value != default
     }
 
 
+_Reading = tuple[str, bool, Rule, Callable[[Any], Any] | None, Callable[[Any], str | None] | None]
+_Writing = tuple[str, Any, Callable[[Any], Any] | None]
+
+
+# Parsing and writing run for every line of the wire: what follows from the class is worked out
+# once, and functions that do nothing are not called.
 @cache
-def _written(message: Any) -> tuple[tuple[str, Any, Callable[[Any], Any]], ...]:
-    """Return name, default and JSON form of each field: this runs twice for every op."""
-    return tuple((field.name, field.default, known.to_json) for field, known in rules_of(message))
+def _readings(message: Any) -> tuple[tuple[_Reading, ...], bool]:
+    """Return name, whether it may be absent, rule, Python form and check of each field."""
+    fields = tuple(
+        (
+            field.name,
+            field.default is not MISSING,
+            known,
+            None if known.to_python is _as_it_is else known.to_python,
+            None if known.check is _no_complaint else known.check,
+        )
+        for field, known in rules_of(message)
+    )
+    return fields, hasattr(message, "complaint")
+
+
+@cache
+def _writings(message: Any, without: str) -> tuple[_Writing, ...]:
+    """Return name, default and JSON form of each field."""
+    return tuple(
+        (field.name, field.default, None if known.to_json is _as_it_is else known.to_json)
+        for field, known in rules_of(message)
+        if field.name != without
+    )
