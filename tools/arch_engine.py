@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, PretrainedConfig, P
 from tools.tiny_configs import recipe_config
 from worker.model import internals
 from worker.model.cuts import legal_cuts
+from worker.model.engine import engaged
 from worker.model.load import load_stage
 from worker.model.load_options import LoadOptions
 from worker.model.parts import ModelParts
@@ -149,10 +150,10 @@ def through_bytes(hidden: torch.Tensor) -> torch.Tensor:
 
 
 def load_stages(folder: Path, bounds: Sequence[int], options: LoadOptions) -> list[StageRunner]:
-    """Load every stage between `bounds`."""
+    """Load every stage between `bounds`, with the engine that users get."""
     count = bounds[-1]
     return [
-        StageRunner(load_stage(folder, StageSlice(a, b, count), options))
+        engaged(load_stage(folder, StageSlice(a, b, count), options))
         for a, b in itertools.pairwise(bounds)
     ]
 

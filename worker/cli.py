@@ -18,7 +18,9 @@ from worker.errands import errand_of
 from worker.failures import LoadFailed, UsageError
 from worker.handlers import Handlers
 from worker.lifecycle import Lifecycle
+from worker.links import Links
 from worker.protocol.codec import PROTOCOL_VERSION, encode_ready
+from worker.protocol.encodings import Encoding
 from worker.protocol.events import Event, ModelLoadFailed, SessionEvicted, WorkerReady
 from worker.protocol.exits import ExitCode
 from worker.protocol.ready import Ready
@@ -70,10 +72,11 @@ def run(config: WorkerConfig, opener: Opener) -> NoReturn:
         lambda rid, freed: life.emit(SessionEvicted(rid=rid, bytes_freed=freed)),
     )
     handlers = Handlers(identity.slice, backend, sessions)
-    server = Server(life.channel, identity, handlers, life.emit)
+    links = Links()
+    server = Server(life.channel, identity, handlers, life.emit, links)
     life.requests_served = lambda: server.requests_served
     life.kv_held = lambda: sessions.held
-    life.channel.send(encode_ready(ready_line(config, identity, backend)))
+    life.channel.send(encode_ready(ready_line(config, identity, backend, links)))
     life.emit(WorkerReady(layer_range=str(identity.slice)))
     life.finish_boot()
     life.leave(server.run())
@@ -95,7 +98,9 @@ def open_model(config: WorkerConfig, emit: Callable[[Event], None]) -> Opened:
     return open_stage(config, emit)
 
 
-def ready_line(config: WorkerConfig, identity: StageIdentity, backend: StageBackend[Any]) -> Ready:
+def ready_line(
+    config: WorkerConfig, identity: StageIdentity, backend: StageBackend[Any], links: Links
+) -> Ready:
     """Return what the stage is and can."""
     facts, own = backend.facts, identity.slice
     return Ready(
@@ -117,7 +122,9 @@ def ready_line(config: WorkerConfig, identity: StageIdentity, backend: StageBack
         commit=facts.commit,
         quantization=facts.quantization,
         device=facts.device,
-        capabilities=facts.capabilities,
+        capabilities=(*facts.capabilities, *links.capabilities),
+        max_rows=facts.max_rows,
+        encodings=(Encoding.BF16.value, *facts.codings),
         numerics=dict(facts.numerics) or None,
     )
 

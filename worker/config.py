@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.failures import LoadFailed, UsageError
-from worker.options import as_count, as_flag, as_positive, as_seconds, parser
+from worker.options import as_count, as_engine, as_flag, as_positive, as_seconds, parser
 from worker.protocol.exits import ExitCode
 from worker.protocol.roles import StageIdentity
 from worker.protocol.stage import StageSlice, split_layers
@@ -28,6 +28,7 @@ class WorkerConfig:
         model_id: a local folder or a hub id; None only for a stub.
         stage, num_stages: which even share of the layers; both or neither.
         shard_start, shard_end: an explicit half-open range in their place; both or neither.
+        engine: `fast`, or `stock` for torch's kernels and the model's own forward alone.
         threads: compute threads on a CPU; None leaves torch's choice.
         max_context: positions a request may use; None is the model's own limit.
         await_environment: whether the op `environment` comes before anything else.
@@ -47,6 +48,7 @@ class WorkerConfig:
     shard_start: int | None = None
     shard_end: int | None = None
     quantization: str = "bfloat16"
+    engine: str = "fast"
     device: str = "auto"
     threads: int | None = None
     max_context: int | None = None
@@ -105,6 +107,7 @@ def read_config(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
         ("num_stages", "NUM_STAGES", as_positive),
         ("stub", "PP_WORKER_STUB", as_flag),
         ("cache_dir", "STAGELINE_CACHE", Path),
+        ("engine", "STAGELINE_ENGINE", as_engine),
         ("download_progress_s", "PP_DOWNLOAD_PROGRESS_INTERVAL_SECS", as_seconds),
     ):
         options[name] = _or_env(options[name], env.get(variable, ""), variable, convert)

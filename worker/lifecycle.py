@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from worker import __version__
+from worker.boot_clock import BootClock
 from worker.channel import Channel, End
 from worker.config import WorkerConfig
 from worker.installed import installed_version
@@ -29,7 +30,7 @@ from worker.protocol.events import (
     Event,
     Exiting,
     Heartbeat,
-    Imported,
+    Op,
     SignalReceived,
     Starting,
     UncaughtException,
@@ -51,8 +52,7 @@ class Lifecycle:
         self._born_s = time.monotonic() - process_age_ms() / 1000
         self._leaving = threading.Lock()
         self._end: End | None = None
-        self._boot_ms: dict[str, float] | None = {}
-        self._marked_ms = 0.0
+        self._boot: BootClock | None = BootClock()
         # What the heartbeat tells; the server puts its own here.
         self.requests_served: Callable[[], int] = lambda: 0
         self.kv_held: Callable[[], tuple[int, int]] | None = None
@@ -89,17 +89,18 @@ class Lifecycle:
 
     def emit(self, event: Event) -> None:
         """Queue an event with its envelope; from any thread."""
-        if self._boot_ms is not None and not isinstance(event, Heartbeat):
-            uptime_ms = self._uptime_ms()
-            label = f"import_{event.library}" if isinstance(event, Imported) else event.kind
-            self._boot_ms[label] = self._boot_ms.get(label, 0) + uptime_ms - self._marked_ms
-            self._marked_ms = uptime_ms
-        self.channel.send(encode_event(event, self._envelope()))
+        if self._boot is not None and not isinstance(event, Heartbeat):
+            self._boot.mark(event, self._uptime_ms())
+        line = encode_event(event, self._envelope())
+        if isinstance(event, Op):
+            self.channel.send_behind(line)  # One for each reply, which nobody waits for.
+        else:
+            self.channel.send(line)
 
     def finish_boot(self) -> None:
-        """Emit `boot_profile`: milliseconds up to each event of the boot since the one before."""
-        phases = {name: round(took_ms, 1) for name, took_ms in (self._boot_ms or {}).items()}
-        self._boot_ms = None
+        """Emit `boot_profile`: where the time since the start of the process went."""
+        phases = {} if self._boot is None else self._boot.phases_ms()
+        self._boot = None
         self.emit(BootProfile(phases_ms=phases))
 
     def leave(self, end: End, flush_s: float = FLUSH_S) -> NoReturn:
@@ -175,7 +176,7 @@ class Lifecycle:
         name = signal.Signals(number).name
         end = End(f"signal {name}", 128 + number)
         self.emit(SignalReceived(signal=name))
-        if self._boot_ms is not None:
+        if self._boot is not None:
             self.leave(end)  # Nothing is being answered yet.
         self.channel.stop(end)  # The server takes its leave after the op it works on.
         self._thread(self._end_after_grace, end)

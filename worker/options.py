@@ -13,7 +13,8 @@ from worker.failures import UsageError
 from worker.protocol.exits import ExitCode
 from worker.protocol.sizes import parse_bytes
 
-QUANTIZATIONS = ("bfloat16", "int8", "nf4")
+QUANTIZATIONS = ("bfloat16", "int8", "nf4", "int8-weight", "int4-weight")
+ENGINES = ("fast", "stock")
 # What a worker can be started for besides serving. `survey-host` tells what the host has to offer,
 # `survey` also what the model costs; the others look after the weights on this host.
 ERRANDS = ("survey", "survey-host", "fetch", "list-cache", "verify-cache", "remove-cache")
@@ -84,6 +85,13 @@ def as_flag(text: str) -> bool:
     return known[text.lower()]
 
 
+def as_engine(text: str) -> str:
+    """Read the name of an engine."""
+    if text not in ENGINES:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(ENGINES)}")
+    return text
+
+
 def as_device(text: str) -> str:
     """Read a device's name."""
     if not re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", text):
@@ -118,6 +126,11 @@ _LAYERS: _Options = {
 _MACHINE: _Options = {
     "--device": {"type": as_device, "metavar": "D", "help": "auto, cpu, cuda, cuda:N, mps (auto)"},
     "--threads": {"type": as_threads, "metavar": "N", "help": "compute threads on a CPU"},
+    "--engine": {
+        "type": as_engine,
+        "metavar": "E",
+        "help": "fast, or stock: torch's kernels, the model's own forward (env STAGELINE_ENGINE)",
+    },
     "--memory-limit": {
         "dest": "memory_limit_bytes",
         "type": as_size,
@@ -136,7 +149,11 @@ _MACHINE: _Options = {
         "metavar": "SIZE",
         "help": "the most all KV caches may hold together, as 4GiB",
     },
-    "--no-mmap": {"dest": "mmap", "action": "store_false", "help": "read weights, map no files"},
+    "--no-mmap": {
+        "dest": "mmap",
+        "action": "store_false",
+        "help": "with --engine stock: read weights, map no files",
+    },
 }
 _WEIGHTS: _Options = {
     "--cache-dir": {

@@ -12,15 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from worker.backends.base import OutOfDeviceMemory
 from worker.channel import Channel, End
-from worker.handlers import Handlers, Stopwatch
+from worker.handlers import Handlers
+from worker.links import Links
 from worker.protocol.codec import decode_request, encode_error, encode_reply
 from worker.protocol.events import Event, Op, OpTraceback
 from worker.protocol.exits import ExitCode
 from worker.protocol.ops import OPS, Request, Shutdown
 from worker.protocol.roles import StageIdentity
 from worker.protocol.schema import ErrorCode, ProtocolError
+from worker.stopwatch import Stopwatch
 
 _UNKNOWN_OP = "?"
 
@@ -43,11 +44,13 @@ class Server:
         identity: StageIdentity,
         handlers: Handlers[Any],
         emit: Callable[[Event], None],
+        links: Links | None = None,
     ) -> None:
         self._channel = channel
         self._identity = identity
         self._handlers = handlers
         self._emit = emit
+        self._links = links or Links()
         self._seen: set[str] = set()
         self.requests_served = 0
 
@@ -66,6 +69,9 @@ class Server:
             done_s = time.perf_counter()
             in_bytes = len(taken) if isinstance(taken, bytes) else 0
             idle_ms, took_ms = (taken_s - idle_from_s) * 1000, (done_s - taken_s) * 1000
+            for event in timed.tracebacks:
+                self._emit(event)
+            idle_ms, took_ms = idle_ms + timed.waited_ms, took_ms - timed.waited_ms
             self._report(outcome, timed, in_bytes, idle_ms, took_ms)
             if isinstance(outcome.request, Shutdown):
                 return End("shutdown", ExitCode.OK)
@@ -77,32 +83,44 @@ class Server:
                 raise taken
             with timed("decode"):
                 request = decode_request(taken, self._identity)
-            reply = self._handlers.handle(request, timed)
+            if getattr(request, "take_link", None) is not None:
+                request = self._wait(request, timed)
+            about_links = self._links.handler(request)
+            if about_links is not None:
+                reply = about_links(request)
+            else:
+                reply = self._links.handed_on(request, self._handlers.handle(request, timed))
             with timed("encode"):
                 return Outcome(encode_reply(request.request_id, reply), request)
         except ProtocolError as error:
             problem = error
-        except (OutOfDeviceMemory, MemoryError) as error:
-            problem = self._out_of_memory(request, error)
         except Exception as error:  # noqa: BLE001 - whatever a model does, the worker serves on.
-            name = request.op if request else _UNKNOWN_OP
-            rid = request.request_id if request else None
-            self._emit(OpTraceback(op=name, rid=rid, traceback=traceback.format_exc()))
-            text = f"op '{name}' failed: {type(error).__name__}: {error}"
-            problem = ProtocolError(ErrorCode.INTERNAL, text)
+            problem = self._failed(request, error)
         if request is not None:
             problem.request_id = request.request_id
+        self._links.failed(request, problem.text)
         return Outcome(encode_error(problem), request, problem)
 
-    def _out_of_memory(self, request: Request[Any] | None, error: BaseException) -> ProtocolError:
-        if request is None:
+    def _wait(self, request: Request[Any], timed: Stopwatch) -> Request[Any]:
+        """Return the request with the hidden states that come over the link."""
+        start_s = time.perf_counter()
+        try:
+            return self._links.filled(request)
+        finally:
+            timed.waited_ms = (time.perf_counter() - start_s) * 1000
+
+    def _failed(self, request: Request[Any] | None, error: Exception) -> ProtocolError:
+        if request is not None:
+            problem, event = self._handlers.failures.told(request, error)
+            if event is not None:
+                self._emit(event)
+            return problem
+        if isinstance(error, MemoryError):
             return ProtocolError(ErrorCode.OUT_OF_MEMORY, f"no memory for the line: {error}")
-        self._handlers.drop(request.request_id)
-        return ProtocolError(
-            ErrorCode.OUT_OF_MEMORY,
-            f"no memory for op '{request.op}', its KV cache was freed ({error}): start again at "
-            "position 0 with less at once, or with --max-context lower",
-        )
+        text = "".join(traceback.format_exception(error))
+        self._emit(OpTraceback(op=_UNKNOWN_OP, traceback=text))
+        told = f"op '{_UNKNOWN_OP}' failed: {type(error).__name__}: {error}"
+        return ProtocolError(ErrorCode.INTERNAL, told)
 
     def _report(
         self, outcome: Outcome, timed: Stopwatch, in_bytes: int, idle_ms: float, took_ms: float
@@ -121,7 +139,8 @@ class Server:
                 code=str(error.code) if error else None,
                 in_bytes=in_bytes,
                 out_bytes=len(outcome.line),
-                seq_len=_seq_len(request),
+                seq_len=_seq_len(request) if timed.rows is None else timed.rows,
+                requests=timed.requests,
                 compute_ms=timed.compute_ms,
             )
         )

@@ -109,16 +109,17 @@ class Sessions:
             state, turn.session.mask = turn.was
             turn.session.cache.restore(state)
 
-    def commit(self, request_id: RequestId, turn: Turn) -> None:
-        """Hold what the op has done, as the most recently used; free others where too much."""
-        session = turn.session
-        old = self._by_id.pop(request_id, None)
-        if old is not None:
-            self._held_bytes -= old.size_bytes
-        session.mask = turn.mask
-        session.size_bytes = session.cache.size_bytes
-        self._by_id[request_id] = session
-        self._held_bytes += session.size_bytes
+    def commit(self, *turns: tuple[RequestId, Turn]) -> None:
+        """Hold what the ops have done, as the most recently used; free others where too much."""
+        for request_id, turn in turns:
+            session = turn.session
+            old = self._by_id.pop(request_id, None)
+            if old is not None:
+                self._held_bytes -= old.size_bytes
+            session.mask = turn.mask
+            session.size_bytes = session.cache.size_bytes
+            self._by_id[request_id] = session
+            self._held_bytes += session.size_bytes
         while len(self._by_id) > 1 and self._is_over():
             oldest = next(iter(self._by_id))
             freed_bytes = self._by_id[oldest].size_bytes

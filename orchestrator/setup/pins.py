@@ -11,8 +11,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 OLDEST_PYTHON = (3, 11)
-# Only the orchestrator's own screen needs it.
-_NOT_FOR_WORKERS = ("rich", "packaging")
+# The orchestrator's own need, or (zstandard) one that a worker can do without.
+_NOT_FOR_WORKERS = ("rich", "packaging", "zstandard")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from worker.backends.base import CannotCrop, Placement, StageBackend
+from worker.backends.base import CannotCrop, Draw, Part, Placement, StageBackend
 from worker.backends.stub import NUM_LAYERS, StubBackend
 from worker.config import WorkerConfig
 from worker.protocol.ops import Sampling
@@ -88,6 +88,21 @@ def sampled(backend: StageBackend[Any], hidden: Hidden, cache: Any, position: in
     return token
 
 
+def stepped(backend: StageBackend[Any], part: Part[Any]) -> Any:
+    """Run one part as steps."""
+    (outputs,) = backend.forward_together([part])
+    assert not isinstance(outputs, Exception)
+    return outputs
+
+
+def chosen_after(backend: StageBackend[Any], part: Part[Any]) -> list[int]:
+    """Run one part as steps on a last stage, and choose after its last rows."""
+    first = part.placement.position + part.placement.seq_len - part.choices
+    (chosen,) = backend.choose([Draw(stepped(backend, part), (GREEDY,) * part.choices, first)])
+    assert not isinstance(chosen, Exception)
+    return [sampled.token_ids[0] for sampled in chosen]
+
+
 def row_of(hidden: Hidden, i: int) -> Hidden:
     """Cut one position out of hidden states."""
     size = len(hidden.data) // hidden.seq_len
@@ -113,12 +128,11 @@ class Walk:
         first, middle, last = self.stages.first, self.stages.middle, self.stages.last
         placement = place(position, len(tokens))
         inputs = first.embed(tokens, placement)
-        one = first.dump(first.forward_steps(inputs, self.caches[0], placement), placement)
-        outputs = middle.forward_steps(middle.load(one, None), self.caches[1], placement)
+        one = first.dump(stepped(first, Part(inputs, self.caches[0], placement)), placement)
+        outputs = stepped(middle, Part(middle.load(one, None), self.caches[1], placement))
         two = middle.dump(outputs, placement)
-        outputs = last.forward_steps(last.load(two, None), self.caches[2], placement)
-        (token,) = last.sample(outputs, GREEDY, placement.step(len(tokens) - 1)).token_ids
-        return one.data, two.data, token
+        part = Part(last.load(two, None), self.caches[2], placement, 1)
+        return one.data, two.data, chosen_after(last, part)[0]
 
     def one_by_one(self, tokens: tuple[int, ...], position: int) -> tuple[bytes, bytes, int]:
         """Run the tokens in an op each."""
@@ -210,18 +224,17 @@ class TestContract:
     def test_steps_from_position_0_begin_with_a_prefill_of_one(self, stages: Stages) -> None:
         assert Walk(stages).as_steps(TOKENS, 0) == Walk(stages).one_by_one(TOKENS, 0)
 
-    def test_a_whole_model_samples_the_last_step_from_its_own_hidden_states(
+    def test_a_whole_model_samples_the_last_steps_from_its_own_hidden_states(
         self, stages: Stages
     ) -> None:
         whole = stages.whole
         placement = place(0, 4)
         inputs = whole.embed(TOKENS, placement)
-        outputs = whole.forward_steps(inputs, whole.new_cache(1), placement)
+        outputs = stepped(whole, Part(inputs, whole.new_cache(1), placement))
         hidden = whole.dump(outputs, placement)
         assert hidden.shape[1] == 4
-        chosen = whole.forward_steps(whole.load(hidden, None), None, placement)
-        (token,) = whole.sample(chosen, GREEDY, placement.step(3)).token_ids
-        assert token == sampled(whole, row_of(hidden, 3), None, 3)
+        tokens = chosen_after(whole, Part(whole.load(hidden, None), None, placement, 3))
+        assert tokens == [sampled(whole, row_of(hidden, i), None, i) for i in (1, 2, 3)]
 
     def test_a_whole_model_samples_from_its_own_hidden_states(self, stages: Stages) -> None:
         whole = stages.whole

@@ -16,7 +16,7 @@ from tests.support.history_backend import (
     HistoryBackend,
 )
 from worker.backends.base import OutOfDeviceMemory
-from worker.handlers import Handlers, Stopwatch
+from worker.handlers import Handlers
 from worker.protocol.ops import (
     DecodeStep,
     Detokenize,
@@ -39,6 +39,7 @@ from worker.protocol.payload import encode_base64
 from worker.protocol.schema import ErrorCode, ProtocolError
 from worker.protocol.stage import StageSlice
 from worker.sessions import Sessions
+from worker.stopwatch import Stopwatch
 
 FIRST, MIDDLE, LAST, WHOLE = (StageSlice(a, b, 6) for a, b in ((0, 2), (2, 4), (4, 6), (0, 6)))
 

@@ -70,6 +70,22 @@ def test_weights_are_tried_in_their_own_layout(name: str, is_turned: bool, colum
     assert (verdicts, strides) == ([True, False], {given.stride()})
 
 
+def added_last(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Round a product of several rows before a bias is added, as is done for slices."""
+    if len(x) > 1:
+        return alone(x, weight) + bias
+    return (x.float() @ weight.float().t() + bias.float()).to(x.dtype)
+
+
+def test_a_sum_that_is_rounded_before_its_bias_is_seen() -> None:
+    given = random(ROWS, 64), random(8, 64)
+    product = lambda x, weight, bias: alone(x, weight) + bias  # noqa: E731
+    found = [
+        RowKernels().are_exact("linear", way, *given, 0, random(8)) for way in (added_last, product)
+    ]
+    assert found == [False, True]
+
+
 def test_a_verdict_is_found_once() -> None:
     calls = []
 
@@ -85,7 +101,7 @@ def test_a_verdict_is_found_once() -> None:
 
 @torch.inference_mode()
 def within(act: Callable[[], torch.Tensor], kernels: RowKernels | None = None) -> torch.Tensor:
-    with RowOps(ROWS, kernels or RowKernels(), lambda: False):
+    with RowOps(ROWS, kernels or RowKernels()):
         return act()
 
 
@@ -95,6 +111,8 @@ def test_products_give_the_bits_of_single_rows(bias: torch.Tensor | None, width:
     x, weight = random(1, ROWS, width), random(64, width, seed=2)
     rows = [F.linear(x[:, i : i + 1], weight, bias) for i in range(ROWS)]
     assert torch.equal(within(partial(F.linear, x, weight, bias)), torch.cat(rows, 1))
+    sliced = random(1, ROWS, 2 * width)[..., :width].copy_(x)
+    assert torch.equal(within(partial(F.linear, sliced, weight, bias)), torch.cat(rows, 1))
 
 
 @pytest.mark.parametrize("width", [4, 64, 100])
@@ -108,6 +126,29 @@ def test_rounded_functions_give_the_bits_of_single_rows(
     x = random(1, ROWS, width).float()
     rows = [function(x[:, i : i + 1].clone()) for i in range(ROWS)]
     assert torch.equal(within(partial(function, x)), torch.cat(rows, 1))
+
+
+def test_the_root_that_norms_take_is_the_same_for_one_number_as_for_many() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(2000, generator=generator) * torch.exp2(
+        torch.randint(-30, 12, (2000,), generator=generator).float()
+    )
+    assert torch.equal(x.rsqrt(), torch.cat([one.rsqrt() for one in x.split(1)]))
+
+
+def test_ops_of_a_single_row_are_left_alone() -> None:
+    ops = RowOps(ROWS, RowKernels())
+    with ops, ops.paused():
+        assert random(1, 3, 8).sort(1)[0].shape == (1, 3, 8)
+
+
+def test_what_went_row_by_row_is_told() -> None:
+    ops, x = RowOps(ROWS, RowKernels()), random(1, ROWS, 64)
+    with torch.inference_mode(), ops:
+        F.silu(x)
+        assert not ops.rounds_apart
+        x.float().mean(-1, True).exp()
+    assert (ops.rounds_apart, ops.uneven) == (True, set())
 
 
 @pytest.mark.parametrize(

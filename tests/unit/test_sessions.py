@@ -35,7 +35,7 @@ class Desk:
         turn = self.enter(rid, position, batch, n, mask)
         for rows in turn.session.cache.rows:
             rows += [bytes(ROW_BYTES)] * n
-        self.sessions.commit(rid, turn)
+        self.sessions.commit((rid, turn))
         return turn
 
     def refusal(self, rid: RequestId, position: int, batch: int = 1) -> ErrorCode:

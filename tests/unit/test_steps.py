@@ -10,7 +10,7 @@ import pytest
 from tests.support.history_backend import BREAKS, EXHAUSTS, HIDDEN_DIM, HistoryBackend
 from worker.backends.base import OutOfDeviceMemory, Placement, StageBackend
 from worker.backends.stub import StubBackend
-from worker.handlers import Handlers, Stopwatch
+from worker.handlers import Handlers
 from worker.protocol.ops import (
     EmbedAndForward,
     ForwardAndSample,
@@ -24,6 +24,7 @@ from worker.protocol.payload import encode_base64
 from worker.protocol.schema import ErrorCode, ProtocolError
 from worker.protocol.stage import StageSlice
 from worker.sessions import Sessions
+from worker.stopwatch import Stopwatch
 
 FIRST, MIDDLE, LAST, WHOLE = (
     StageSlice(a, b, 128) for a, b in ((0, 40), (40, 80), (80, 128), (0, 128))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from worker.protocol.ops import Sampling
-from worker.protocol.payload import Hidden
+from worker.protocol.payload import Codings, Hidden
 
 A = TypeVar("A")
 
@@ -32,6 +32,8 @@ class ModelFacts:
     device: str = "cpu"
     capabilities: tuple[str, ...] = ()
     numerics: Mapping[str, str] = field(default_factory=dict)
+    codings: Codings = field(default_factory=dict)  # Beside bf16; their names are on the wire.
+    max_rows: int = 1
     kv_budget_bytes: int | None = None  # What all KV caches together may hold; not on the wire.
 
 
@@ -108,6 +110,38 @@ class Placement:
         return Placement(end - 1, 1, 1, mask)
 
 
+@dataclass(frozen=True, slots=True)
+class Part(Generic[A]):
+    """One request's columns, to be worked on as ops of one column each would be.
+
+    Attributes:
+        inputs: as `embed` or `load` gave them, a batch of one.
+        cache: the request's; None: it keeps none.
+        placement: where the columns stand.
+        choices: on a last stage, how many of the last columns a token is to be chosen after.
+    """
+
+    inputs: A
+    cache: KVCache | None
+    placement: Placement
+    choices: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Draw(Generic[A]):
+    """Tokens to be chosen after successive columns of one request.
+
+    Attributes:
+        outputs: what `forward_together` gave for a part with as many choices.
+        options: how to choose after each of them.
+        position: absolute index of the first of these columns.
+    """
+
+    outputs: A
+    options: tuple[Sampling, ...]
+    position: int
+
+
 class StageBackend(Protocol[A]):
     """One loaded stage. Weights and slice never change after construction."""
 
@@ -156,14 +190,13 @@ class StageBackend(Protocol[A]):
             OutOfDeviceMemory: the cache is as before.
         """
 
-    def forward_steps(self, inputs: A, cache: KVCache | None, placement: Placement) -> A:
-        """Run the columns of a batch of one as `forward` would run them one after the other.
+    def forward_together(self, parts: Sequence[Part[A]]) -> list[A | Exception]:
+        """Run the columns of each part as `forward` would run them one after the other.
 
         Bit for bit what `placement.seq_len` calls with `placement.step(i)` give and leave in the
-        cache. Where the result is for `sample` it is that of the last column alone.
-
-        Raises:
-            OutOfDeviceMemory: the cache is as before, as after any other failure.
+        cache, whatever else is run beside them; no two parts share a cache. On a last stage the
+        result is ready for `choose`, where the part has choices. An exception stands in the place
+        of the outputs of a part that fails, and its cache is as before.
         """
 
     def dump(self, hidden: A, placement: Placement) -> Hidden:
@@ -171,6 +204,9 @@ class StageBackend(Protocol[A]):
 
     def sample(self, outputs: A, options: Sampling, placement: Placement) -> Sampled:
         """Choose a token after the last row; the draw is a pure function of (seed, position)."""
+
+    def choose(self, draws: Sequence[Draw[A]]) -> list[list[Sampled] | Exception]:
+        """Choose as `sample` would after each column, alone; an exception tells why none could."""
 
     def generate(
         self, prompt: str, max_tokens: int, prefill_chunk: int, ignore_eos: bool

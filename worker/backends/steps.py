@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from worker.backends.base import KVCache, Placement
+from worker.backends.base import KVCache, Part, Placement
 
 A = TypeVar("A")
 C = TypeVar("C", bound=KVCache)
@@ -21,6 +21,17 @@ def one_by_one(
     """Return what `forward` gives for each column; a failure leaves the cache as it was."""
     with all_or_nothing(cache, placement):
         return [forward(column, cache, placement.step(i)) for i, column in enumerate(columns)]
+
+
+def each_alone(run: Callable[[Part[A]], A], parts: Sequence[Part[A]]) -> list[A | Exception]:
+    """Return what `run` gives for each part, or what it raises."""
+    found: list[A | Exception] = []
+    for part in parts:
+        try:
+            found.append(run(part))
+        except Exception as error:  # noqa: BLE001 - it is this part's, and no other's
+            found.append(error)
+    return found
 
 
 @contextmanager

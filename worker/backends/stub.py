@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worker.backends.base import KVCache, ModelFacts, Placement, Sampled
-from worker.backends.steps import one_by_one
+from worker.backends.base import Draw, KVCache, ModelFacts, Part, Placement, Sampled
+from worker.backends.steps import each_alone, one_by_one
+from worker.byte_planes import exact_codings
 from worker.protocol.capabilities import Capability
 from worker.protocol.ops import Sampling
 from worker.protocol.payload import BYTES_PER_ELEMENT, Hidden
@@ -22,6 +23,7 @@ from worker.protocol.stage import StageSlice
 NUM_LAYERS = 128
 HIDDEN_DIM = 16
 VOCAB_SIZE = 32
+MAX_ROWS = 16
 _ROW_BYTES = HIDDEN_DIM * BYTES_PER_ELEMENT["bfloat16"]
 
 
@@ -65,7 +67,16 @@ class StubBackend:
             vocab_size=VOCAB_SIZE,
             model_type="stub",
             quantization="stub",
-            capabilities=(Capability.PING, Capability.TOKENIZER, Capability.AS_STEPS),
+            capabilities=(
+                Capability.PING,
+                Capability.TOKENIZER,
+                Capability.CROP,
+                Capability.AS_STEPS,
+                Capability.SAMPLE_STEPS,
+                Capability.TOGETHER,
+            ),
+            max_rows=MAX_ROWS,
+            codings=exact_codings(),
         )
 
     @property
@@ -128,19 +139,15 @@ class StubBackend:
             seed = _hash(b"pp-stub-fr:" + _le8(placement.position) + inputs.data)
         return StubArray(_stretch(seed, placement.batch * placement.seq_len * _ROW_BYTES))
 
-    def forward_steps(
-        self, inputs: StubArray, cache: KVCache | None, placement: Placement
-    ) -> StubArray:
+    def forward_together(self, parts: Sequence[Part[StubArray]]) -> list[StubArray | Exception]:
         """Hash each row as an op with that row alone at its position would."""
-        data = inputs.data
-        if inputs.is_tokens:
-            pieces = data.split(b",")
-        else:
-            pieces = [data[i : i + _ROW_BYTES] for i in range(0, len(data), _ROW_BYTES)]
+        return each_alone(self._steps, parts)
+
+    def _steps(self, part: Part[StubArray]) -> StubArray:
+        inputs, data = part.inputs, part.inputs.data
+        pieces = data.split(b",") if inputs.is_tokens else _rows(data)
         columns = [StubArray(piece, inputs.is_tokens) for piece in pieces]
-        outputs = one_by_one(self.forward, columns, cache, placement)
-        if self._slice.is_last and not inputs.is_tokens:
-            return outputs[-1]
+        outputs = one_by_one(self.forward, columns, part.cache, part.placement)
         return StubArray(b"".join(output.data for output in outputs))
 
     def dump(self, hidden: StubArray, placement: Placement) -> Hidden:
@@ -162,6 +169,18 @@ class StubBackend:
             )
         )
 
+    def choose(self, draws: Sequence[Draw[StubArray]]) -> list[list[Sampled] | Exception]:
+        """Sample after each of the last rows."""
+        return [
+            [
+                self.sample(StubArray(row), options, Placement(draw.position + i, 1, 1))
+                for i, (row, options) in enumerate(
+                    zip(_rows(draw.outputs.data)[-len(draw.options) :], draw.options, strict=True)
+                )
+            ]
+            for draw in draws
+        ]
+
     def generate(
         self, prompt: str, max_tokens: int, prefill_chunk: int, ignore_eos: bool
     ) -> list[int]:
@@ -176,6 +195,10 @@ class StubBackend:
 
     def warm_up(self) -> None:
         """Do nothing; there is no one-time work."""
+
+
+def _rows(data: bytes) -> list[bytes]:
+    return [data[i : i + _ROW_BYTES] for i in range(0, len(data), _ROW_BYTES)]
 
 
 def _hash(data: bytes) -> bytes:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -15,24 +18,43 @@ _ROUNDS = 6
 _FILLING_S, _MEASURING_S = 0.15, 0.25
 
 
-def measure_read_gbps(device: str, free_bytes: int) -> float:
-    """Return 10^9 bytes of bfloat16 weights a second that one row is multiplied by on `device`.
+@dataclass(frozen=True, slots=True)
+class ReadSpeed:
+    """10^9 bytes a second of matrices in bfloat16; 0.0 where not even one has room.
+
+    Attributes:
+        linear_gbps: that one row is multiplied by as torch's linear layers do it.
+        memory_gbps: the same, or what a product of matrix and vector reads, whichever is more:
+            nothing in torch was found that reads memory faster.
+    """
+
+    linear_gbps: float
+    memory_gbps: float
+
+
+def measure_read_speed(device: str, free_bytes: int) -> ReadSpeed:
+    """Measure how fast `device` reads weights.
 
     The best of a few rounds, as a decode step does it: one row times 256 MiB of matrices, fewer
-    where filling them takes long or where less than four times that is free. Takes less than half
-    a second, unless the machine is very busy; threads are those that torch is set to. 0.0 where
-    not even one matrix has room.
+    where filling them takes long or where less than four times that is free. Takes less than a
+    second, unless the machine is very busy; threads are those that torch is set to.
     """
     weights = _matrices(device, min(_WANTED_BYTES, free_bytes // 4) // _MATRIX_BYTES)
     if not weights:
-        return 0.0
-    row = torch.ones(1, _WIDTH, dtype=torch.bfloat16, device=device)
+        return ReadSpeed(0.0, 0.0)
+    row = torch.ones(_WIDTH, dtype=torch.bfloat16, device=device)
+    linear = _best_gbps(weights, partial(torch.nn.functional.linear, row[None]))
+    product = _best_gbps(weights, partial(torch.mv, vec=row))
+    return ReadSpeed(linear, max(linear, product))
+
+
+def _best_gbps(weights: list[torch.Tensor], read: Callable[[torch.Tensor], torch.Tensor]) -> float:
     best_s = float("inf")
     with torch.inference_mode():
-        torch.nn.functional.linear(row, weights[0])
+        read(weights[0])
         began_s = perf_counter()
         for _ in range(_ROUNDS):
-            best_s = min(best_s, _round_s(row, weights))
+            best_s = min(best_s, _round_s(read, weights))
             if perf_counter() - began_s > _MEASURING_S:
                 break
     return round(len(weights) * _MATRIX_BYTES / best_s / 1e9, 3)
@@ -49,12 +71,12 @@ def _matrices(device: str, count: int) -> list[torch.Tensor]:
     return found
 
 
-def _round_s(row: torch.Tensor, weights: list[torch.Tensor]) -> float:
-    _wait(row)
+def _round_s(read: Callable[[torch.Tensor], torch.Tensor], weights: list[torch.Tensor]) -> float:
+    _wait(weights[0])
     began_s = perf_counter()
     for weight in weights:
-        torch.nn.functional.linear(row, weight)
-    _wait(row)
+        read(weight)
+    _wait(weights[0])
     return perf_counter() - began_s
 
 

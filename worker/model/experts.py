@@ -1,19 +1,29 @@
-"""Quantize fused mixture-of-experts weights, which bitsandbytes itself leaves alone."""
+"""Quantize fused mixture-of-experts weights, which the libraries leave alone."""
 
 from __future__ import annotations
 
 import inspect
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from worker.model.int4_groups import GROUP, pack_nibbles, unpack_nibbles
 from worker.model.packing import NF4_BLOCK, pack_int8, pack_nf4, unpack_int8, unpack_nf4
+from worker.model.weight_only import pack_int8_rows, unpack_int8_rows
 
 _NAMES = ("gate_up_proj", "up_proj", "down_proj")
+_PACKING: Mapping[str, tuple[Any, Any]] = {
+    "nf4": (pack_nf4, unpack_nf4),
+    "int8": (pack_int8, unpack_int8),
+    "int4-weight": (pack_nibbles, unpack_nibbles),
+    "int8-weight": (pack_int8_rows, unpack_int8_rows),
+}
+# how many inputs share a scale, where not all of them do
+_GROUPS: Mapping[str, int] = {"nf4": NF4_BLOCK, "int4-weight": GROUP}
 # smaller ones are not worth a note
 _WORTH_ELEMENTS = 1 << 20
 
@@ -77,12 +87,12 @@ class QuantizedExperts(nn.Module):
         self.scales: torch.Tensor
         self.shape = torch.Size(shape)
         self.dtype = dtype
-        self._unpack = unpack_nf4 if quantization == "nf4" else unpack_int8
+        _, self._unpack = _PACKING[quantization]
 
     @staticmethod
     def of(experts: Experts, quantization: str) -> QuantizedExperts:
         """Quantize experts `[rows, columns]` one after the other, as they come."""
-        pack = pack_nf4 if quantization == "nf4" else pack_int8
+        pack, _ = _PACKING[quantization]
         for i, expert in enumerate(experts):
             pieces = pack(expert)
             if i == 0:
@@ -93,7 +103,10 @@ class QuantizedExperts(nn.Module):
 
     def __getitem__(self, expert: Any) -> torch.Tensor:
         i = int(expert)
-        return self._unpack(self.packed[i], self.scales[i], self.shape[1:], self.dtype)
+        found: torch.Tensor = self._unpack(
+            self.packed[i], self.scales[i], self.shape[1:], self.dtype
+        )
+        return found
 
 
 def expert_parameters(
@@ -109,8 +122,11 @@ def expert_parameters(
             name = f"{path}.{leaf}"
             if leaf not in _NAMES or not _reads_one_at_a_time(type(module)):
                 reason = "the model does not read them one expert at a time"
-            elif quantization == "nf4" and weight.shape[-1] % NF4_BLOCK:
-                reason = f"nf4 needs input widths that are multiples of {NF4_BLOCK}"
+            elif weight.shape[-1] % _GROUPS.get(quantization, 1):
+                reason = (
+                    f"{quantization} needs input widths that are multiples of "
+                    f"{_GROUPS[quantization]}"
+                )
             else:
                 chosen.append(name)
                 continue

@@ -11,15 +11,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PretrainedConfig
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+from transformers.integrations.sdpa_attention import use_gqa_in_sdpa
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 _NAME = "stageline_rows"
 _CHOSEN = ("_attn_implementation_internal", "_experts_implementation_internal")
 _REGISTRIES = (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS, ALL_EXPERTS_FUNCTIONS)
+
+
+def shares_heads(keys: torch.Tensor, values: torch.Tensor) -> bool:
+    """Say whether `sdpa` attention without a mask has several query heads read one key head."""
+    return bool(use_gqa_in_sdpa(None, keys, values))
 
 
 @dataclass(frozen=True)

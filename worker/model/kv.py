@@ -71,7 +71,14 @@ class StageCache(DynamicCache):
     @property
     def size_bytes(self) -> int:
         """Bytes held, the copy kept for going one op back included."""
+        if self.only_grows:
+            return sum(layer.store_bytes for layer in self._own())
         return sum(self.entry_bytes().values())
+
+    @property
+    def only_grows(self) -> bool:
+        """Whether every layer keeps all keys and values, so that going back takes no copies."""
+        return all(type(self.layers[i]) is GrowingLayer for i in self.own_layers)
 
     def entry_bytes(self) -> dict[int, int]:
         """Return the bytes of each entry that this stage writes; a shared storage counts once."""
@@ -154,6 +161,22 @@ class StageCache(DynamicCache):
             _restore(self.layers[i], state)
         self.seen = snapshot.seen
         self._before = snapshot.before
+
+    def advance(self, num_tokens: int) -> None:
+        """Count in positions that were written to the stores of all layers, as one op."""
+        for layer in self._own():
+            layer.advance(num_tokens)
+        self.count_in(num_tokens)
+
+    def count_in(self, num_tokens: int) -> None:
+        """Count in positions that every layer has, which only grow, as one op."""
+        self._before = CacheSnapshot(self.seen, self.seen, {})
+        self.seen += num_tokens
+
+    def forget_from(self, length: int) -> None:
+        """Take back, in layers that only grow, positions that have not been counted in."""
+        for layer in self._own():
+            layer.crop(min(length - layer.length, 0))
 
     @contextmanager
     def appending(self, num_tokens: int) -> Iterator[None]:

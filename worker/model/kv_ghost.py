@@ -9,7 +9,9 @@ from typing import Any, Never, Protocol
 class Seen(Protocol):
     """Something that knows how many positions it has seen."""
 
-    seen: int
+    @property
+    def seen(self) -> int:
+        """Positions."""
 
 
 class _StatesSeen(Mapping[int, bool]):

@@ -52,6 +52,28 @@ class GrowingLayer(DynamicLayer):
         assert self.keys is not None and self.values is not None
         return self.keys, self.values
 
+    @property
+    def store_bytes(self) -> int:
+        """Memory held, with the room to grow."""
+        if self._key_store is None or self._value_store is None:
+            return 0
+        return self._key_store.nbytes + self._value_store.nbytes
+
+    def stores_with_room(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return where keys and values are written, with room for so many more positions.
+
+        Some must be held already. What is written counts from `advance` on.
+        """
+        assert self._key_store is not None and self._value_store is not None
+        needed = self.length + num_tokens
+        self._key_store = self._with_room(self._key_store, self._key_store, needed)
+        self._value_store = self._with_room(self._value_store, self._value_store, needed)
+        return self._key_store, self._value_store
+
+    def advance(self, num_tokens: int) -> None:
+        """Count in positions that were written to the stores."""
+        self._set_length(self.length + num_tokens)
+
     def get_seq_length(self) -> int:
         """Return how many positions are held."""
         return self.length

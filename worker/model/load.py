@@ -81,8 +81,7 @@ def load_prepared(
     """
     plan, options = request.plan, request.options
     names = {name: name for name in plan.tensors.parameters} | plan.tensors.aliases
-    # what is quantized is copied anyway, and mapped pages would count as resident beside it
-    mmap = options.mmap and options.quantization == "bfloat16"
+    mmap = _may_map(options)
     shared = Counter(plan.tensors.parameters.values())
     merged = [name for name, target in plan.tensors.parameters.items() if shared[target] > 1]
     notes: tuple[str, ...] = ()
@@ -113,9 +112,21 @@ def load_prepared(
         options=options,
         read_bytes=read_bytes,
         weight_bytes=_weight_bytes(model) + scale_bytes,
+        is_mapped=mmap,
         notes=notes,
         numerics=numerics,
     )
+
+
+def _may_map(options: LoadOptions) -> bool:
+    """Say whether weights may stay parts of mapped files.
+
+    The fast engine multiplies by weights as they lie in memory: on huge pages, which a mapping has
+    not, a decode step of a 1.1B model took 79 ms in place of 98. What is quantized is copied
+    anyway, and mapped pages would count as resident beside it.
+    """
+    multiplies_here = options.engine == "fast" and options.device == "cpu"
+    return options.mmap and options.quantization == "bfloat16" and not multiplies_here
 
 
 def _stack_experts(plan: StagePlan, tensors: dict[str, Any]) -> None:

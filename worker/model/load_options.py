@@ -7,7 +7,8 @@ from typing import Literal
 
 from worker.model.support import Mode
 
-Quantization = Literal["bfloat16", "int8", "nf4"]
+Quantization = Literal["bfloat16", "int8", "nf4", "int8-weight", "int4-weight"]
+Engine = Literal["fast", "stock"]
 
 
 @dataclass(frozen=True)
@@ -20,3 +21,4 @@ class LoadOptions:
     trust_remote_code: bool = False
     mode: Mode | None = None
     attention: str | None = None
+    engine: Engine = "fast"

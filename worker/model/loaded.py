@@ -31,7 +31,10 @@ class StageRequest:
 
 @dataclass(frozen=True)
 class LoadedStage:
-    """One stage in memory. Weights and slice do not change after this."""
+    """One stage in memory. Weights and slice do not change after this.
+
+    `is_mapped` says whether weights may be parts of mapped files.
+    """
 
     model: PreTrainedModel
     architecture: Architecture
@@ -41,6 +44,7 @@ class LoadedStage:
     options: LoadOptions
     read_bytes: int
     weight_bytes: int
+    is_mapped: bool = True
     notes: tuple[str, ...] = ()
     numerics: Mapping[str, str] = field(default_factory=dict)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from worker.model import internals
 from worker.model.dry_run import DryRun, dry_run
+from worker.model.int4_groups import BLOCK_ROWS
 from worker.model.loaded import StageRequest
 from worker.model.plan import WEIGHT_DTYPE, StagePlan
-from worker.model.quantization_choice import QuantizationChoice
-from worker.model.quantize import choose
+from worker.model.quantization_choice import WEIGHT_ONLY, QuantizationChoice
+from worker.model.quantize import choose, linear_shape
 from worker.model.weight_size import WeightSize, weight_size
 from worker.protocol.stage import StageSlice
 from worker.weights.header import CheckpointError
@@ -21,9 +22,21 @@ from worker.weights.index import CheckpointIndex
 _MIB = 1 << 20
 # Measured with tools/load_memory.py: what becomes resident between this check and the first
 # tokens besides weights, cache and activations (lazy imports, code pages, thread arenas).
-_PROCESS_BYTES = {"bfloat16": 24 * _MIB, "int8": 44 * _MIB, "nf4": 32 * _MIB}
+_PROCESS_BYTES = {
+    "bfloat16": 24 * _MIB,
+    "int8": 44 * _MIB,
+    "nf4": 32 * _MIB,
+    "int8-weight": 24 * _MIB,
+    "int4-weight": 24 * _MIB,
+}
 # what a worker has resident at that check beside what a survey has: the planned model and its code
-_PLANNED_BYTES = {"bfloat16": 15 * _MIB, "int8": 60 * _MIB, "nf4": 60 * _MIB}
+_PLANNED_BYTES = {
+    "bfloat16": 15 * _MIB,
+    "int8": 60 * _MIB,
+    "nf4": 60 * _MIB,
+    "int8-weight": 15 * _MIB,
+    "int4-weight": 15 * _MIB,
+}
 # allocators round up and keep a little of what is freed
 _ACTIVATION_FACTOR = 1.6
 _SLACK_BYTES = 16 * _MIB
@@ -35,6 +48,10 @@ _INT8_OUTLIER_BYTES = 5
 # measured: a tokenizer.json of 3.4 MiB becomes 46 MiB, the tokenizer's own library included
 _TOKENIZER_FACTOR = 13
 _PACKING_BYTES = 8 * _MIB
+# float32 copies of a piece, its differences and its levels
+_ROUNDING_BYTES_PER_ELEMENT = 20
+# while an expert is dequantized for torch's kernels: its levels as bytes and as numbers, the result
+_EXPERT_COPIES = 3
 # bitsandbytes' repacking of nf4 weights for AVX-512 makes int32 and uint8 temporaries
 _REPACK_BYTES_PER_ELEMENT = 8
 
@@ -135,10 +152,19 @@ def loading_bytes(
         elif target in quantized or not _is_stored_bfloat16(index, names[0]):
             worst = max(worst, 2 * bfloat16_bytes)
     if quantized:
-        worst += _PACKING_BYTES
+        worst += _packing_bytes(plan, choice)
     if weights.repacks:
         worst = max(worst, weights.largest_linear * _REPACK_BYTES_PER_ELEMENT)
     return worst
+
+
+def _packing_bytes(plan: StagePlan, choice: QuantizationChoice) -> int:
+    """Temporaries of quantizing one piece; those of 4 bits hold a whole block of outputs."""
+    if choice.quantization != "int4-weight":
+        return _PACKING_BYTES
+    shapes = [linear_shape(plan.model.get_submodule(name)) for name in choice.linears]
+    widest = max((columns for _, columns in shapes), default=0)
+    return max(_PACKING_BYTES, BLOCK_ROWS * widest * _ROUNDING_BYTES_PER_ELEMENT)
 
 
 def _is_stored_bfloat16(index: CheckpointIndex, name: str) -> bool:
@@ -157,6 +183,8 @@ def _quantized_activation_bytes(weights: WeightSize, quantization: str, chunk: i
         outlier_bytes = weights.largest_linear * _INT8_OUTLIER_BYTES
         element_bytes = rows * _INT8_OUTPUT_BYTES + columns * _INT8_INPUT_BYTES
         return expert_bytes + outlier_bytes + chunk * element_bytes
+    if quantization in WEIGHT_ONLY:
+        return _EXPERT_COPIES * expert_bytes
     if quantization == "nf4" and not weights.repacks:
         return max(expert_bytes, weights.largest_linear * WEIGHT_DTYPE.itemsize)
     return expert_bytes

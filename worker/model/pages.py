@@ -10,7 +10,7 @@ from contextlib import suppress
 import torch
 
 # below, a block of the C heap is as good: it spans no huge page (2 MiB on x86 and most of ARM)
-_LEAST_BYTES = 4 << 20
+LEAST_BYTES = 4 << 20
 
 
 def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -24,7 +24,7 @@ def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     size_bytes = dtype.itemsize
     for length in shape:
         size_bytes *= length
-    if sys.platform == "win32" or size_bytes < _LEAST_BYTES:
+    if sys.platform == "win32" or size_bytes < LEAST_BYTES:
         return torch.empty(tuple(shape), dtype=dtype)
     # owned by the tensor: unmapped, and so given back, as soon as the tensor is gone
     block = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

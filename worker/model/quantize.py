@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,10 +13,12 @@ from torch import nn
 from worker.model.errors import UnsupportedModel
 from worker.model.experts import expert_parameters
 from worker.model.heap import trim_heap
+from worker.model.int4_groups import GROUP
+from worker.model.kernel_trial import allow_rows
 from worker.model.load_options import LoadOptions
 from worker.model.packing import NF4_BLOCK
 from worker.model.plan import StagePlan
-from worker.model.quantization_choice import QuantizationChoice
+from worker.model.quantization_choice import WEIGHT_ONLY, QuantizationChoice
 
 _NF4_CPU_ROWS = 32
 # the allocator keeps up to 32 MiB of each freed temporary of repacking; trimmed this often, the
@@ -30,13 +33,17 @@ def choose(plan: StagePlan, quantization: str, device: str) -> QuantizationChoic
     expert tensor that the model reads one expert at a time. Nothing for bfloat16.
 
     Raises:
-        UnsupportedModel: bitsandbytes is needed and cannot be imported.
+        UnsupportedModel: bitsandbytes is needed and cannot be imported, or the device is no CPU
+            and a CPU is needed.
     """
     from worker.model.weight_watch import direct_weight_uses, is_linear
 
     if quantization == "bfloat16":
         return QuantizationChoice(quantization, (), (), ())
-    require_bitsandbytes(quantization)
+    if quantization in WEIGHT_ONLY:
+        _require_cpu(quantization, device)
+    else:
+        require_bitsandbytes(quantization)
     model = plan.model
     skipped = _never_quantized(plan)
     direct = direct_weight_uses(plan)
@@ -67,13 +74,26 @@ def quantization_for(options: LoadOptions, plan: StagePlan) -> tuple[Any, dict[s
         UnsupportedModel: bitsandbytes cannot be imported.
     """
     choice = choose(plan, options.quantization, options.device)
-    from worker.model.quantizer import quantizer_config
-
     kwargs: dict[str, Any] = {"device_map": {"": options.device}}
     if choice.experts:
         # the only implementation that reads one expert at a time
         kwargs["experts_implementation"] = "eager"
+    if choice.quantization in WEIGHT_ONLY:
+        from worker.model.weight_only_quantizer import weight_only_config
+
+        return weight_only_config(choice), kwargs
+    from worker.model.quantizer import quantizer_config
+
     return quantizer_config(plan.model, choice), kwargs
+
+
+def _require_cpu(quantization: str, device: str) -> None:
+    """Refuse what torch has kernels for on CPUs alone."""
+    if device != "cpu":
+        raise UnsupportedModel(
+            f"--quantization {quantization} works on CPUs alone, and the device here is {device}; "
+            "use int8 or nf4, or --device cpu"
+        )
 
 
 def require_bitsandbytes(quantization: str) -> None:
@@ -101,9 +121,12 @@ def finish(model: Any) -> QuantizationChoice:
     with int32 temporaries; here it happens one module after the other, before the memory that
     it frees is given back, so that nothing of it is left for the first op.
     """
+    choice: QuantizationChoice = model.config.quantization_config.choice
+    trim_heap()
+    if choice.quantization in WEIGHT_ONLY:
+        return replace(choice, one_by_one=allow_rows(model))
     from bitsandbytes.nn.modules import Linear4bit
 
-    trim_heap()
     untrimmed_elements = 0
     for module in model.modules():
         if isinstance(module, Linear4bit) and module.weight.device.type == "cpu":
@@ -112,7 +135,6 @@ def finish(model: Any) -> QuantizationChoice:
             if untrimmed_elements >= _TRIM_ELEMENTS:
                 trim_heap()
                 untrimmed_elements = 0
-    choice: QuantizationChoice = model.config.quantization_config.choice
     return choice
 
 
@@ -151,6 +173,10 @@ def _is_kept_float32(model: Any, name: str) -> bool:
 def _shape_reason(module: nn.Module, quantization: str, device: str) -> str | None:
     rows, columns = linear_shape(module)
     if quantization == "int8":
+        return None
+    if quantization in WEIGHT_ONLY:
+        if columns % GROUP:
+            return f"{quantization} needs input widths that are multiples of {GROUP}"
         return None
     if columns % NF4_BLOCK:
         return f"nf4 needs input widths that are multiples of {NF4_BLOCK}"

@@ -18,7 +18,7 @@ from worker.protocol.costs import QuantizedCost, RoleCost
 from worker.protocol.stage import Role
 from worker.weights.index import CheckpointIndex
 
-QUANTIZATIONS = ("bfloat16", "int8", "nf4")
+QUANTIZATIONS = ("bfloat16", "int8", "nf4", "int8-weight", "int4-weight")
 
 
 @dataclass(frozen=True, slots=True)

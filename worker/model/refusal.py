@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 from worker.failures import LoadFailed
+from worker.model.errors import UnsupportedModel
 from worker.model.limits import FreeMemory
 from worker.model.loaded import StageRequest
 from worker.model.memory import MemoryEstimate
 from worker.model.quantize import choose
+from worker.model.quantized_cost import QUANTIZATIONS
 from worker.model.weight_size import WeightSize, weight_size
 from worker.protocol.exits import ExitCode
 
@@ -76,13 +79,12 @@ def _layers_that_fit(request: StageRequest, estimate: MemoryEstimate, missing_by
 
 
 def _smaller(request: StageRequest, estimate: MemoryEstimate, missing_bytes: int) -> list[str]:
-    options = request.options
-    order = ("bfloat16", "int8", "nf4")
     fitting: list[str] = []
-    for quantization in order[order.index(options.quantization) + 1 :]:
-        size = _size(request, quantization)
-        if estimate.weights_bytes - size.total_bytes >= missing_bytes:
-            fitting.append(quantization)
+    for quantization in QUANTIZATIONS:
+        with suppress(UnsupportedModel):  # a package or a kernel that is not here
+            size = _size(request, quantization)
+            if estimate.weights_bytes - size.total_bytes >= missing_bytes:
+                fitting.append(quantization)
     return fitting
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,20 +15,20 @@ from worker.model.row_kernels import RowKernels, by_row
 _EXACT = frozenset(
     """
     abs add alias all amax amin and any arange argmax broadcast_to cat ceil chunk clamp clamp_max
-    clamp_min clone constant_pad_nd contiguous copy detach div dropout embedding empty empty_like
-    eq equal expand expand_as flatten floor floor_divide full full_like gather ge gt index_select
-    item le lift_fresh logical_and logical_not logical_or lt masked_fill maximum minimum movedim
-    mul narrow ne neg new_empty new_full new_ones new_zeros ones ones_like or pad permute relu
-    repeat repeat_interleave reshape rsub scatter select slice split split_with_sizes square
-    squeeze stack sub t to to_copy transpose tril triu type_as unbind unflatten unsafe_view
-    unsqueeze view view_as zeros zeros_like
+    clamp_min clone constant_pad_nd contiguous copy detach div dropout embedding empty empty_like eq
+    equal expand expand_as flatten floor floor_divide full full_like gather ge gt index_select
+    is_nonzero item le lift_fresh logical_and logical_not logical_or lt masked_fill maximum minimum
+    movedim mul narrow ne neg new_empty new_full new_ones new_zeros ones ones_like or pad permute
+    reciprocal relu repeat repeat_interleave reshape rsub scatter select slice split
+    split_with_sizes sqrt square squeeze stack sub t to to_copy transpose tril triu type_as unbind
+    unflatten unsafe_view unsqueeze view view_as zeros zeros_like
     """.split()
 )
 # Functions of one number: vector units and what remains at the end of a row may round apart.
 _FUNCTIONS = frozenset(
     """
-    celu cos elu erf exp exp2 expm1 gelu hardswish leaky_relu log log1p mish pow reciprocal relu6
-    rsqrt sigmoid silu sin softplus sqrt tanh
+    celu cos elu erf exp exp2 expm1 gelu hardswish leaky_relu log log1p mish pow relu6 rsqrt sigmoid
+    silu sin softplus tanh
     """.split()
 )
 # Functions of the last dimension.
@@ -50,32 +50,46 @@ class RowOps(TorchDispatchMode):
     Args:
         num_rows: positions in the pack.
         kernels: which products may take all of them.
-        alone: whether the model is at a single position just now, which needs no care.
+
+    Attributes:
+        uneven: addresses of the weights whose products may not.
+        rounds_apart: whether some op other than a product went row by row.
 
     Raises:
         NotPackable: from an op that is not known to work row by row.
     """
 
-    def __init__(self, num_rows: int, kernels: RowKernels, alone: Callable[[], bool]) -> None:
+    def __init__(self, num_rows: int, kernels: RowKernels) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.uneven: set[int] = set()
+        self.rounds_apart = False
         self._num_rows = num_rows
         self._kernels = kernels
-        self._alone = alone
+        self._is_paused = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the ops in the block alone: they are those of a single position."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one op."""
         named = kwargs or {}
-        if self._alone():
+        if self._is_paused:
             return func(*args, **named)
         name = func.overloadpacket.__name__.strip("_")
         if func.namespace != "aten":
             raise NotPackable(f"{func}")
         if name in _PRODUCTS:
             return self._product(name, func, args, named)
-        if name in _REDUCTIONS or name in _NORMS or name in _FUNCTIONS:
-            return self._rounded(name, func, args, named)
         if (name in _EXACT and named.get("alpha", 1) == 1) or _is_exact(name, args):
             return func(*args, **named)
+        if name in _REDUCTIONS or name in _NORMS or name in _FUNCTIONS:
+            return self._rounded(name, func, args, named)
         raise NotPackable(f"op {name!r}")
 
     def _rows(self, values: torch.Tensor) -> int:
@@ -99,17 +113,21 @@ class RowOps(TorchDispatchMode):
         x, weight = (second, rest[0]) if name == "addmm" else (first, second)
         bias = first if name == "addmm" else (rest or [None])[0]
 
-        def product(rows: torch.Tensor, by: torch.Tensor, plus: torch.Tensor | None) -> Any:
+        if bias is not None and bias.dim() != 1:
+            raise NotPackable(f"op {name!r} that adds a tensor {list(bias.shape)}")
+
+        def product(
+            rows: torch.Tensor, by: torch.Tensor, plus: torch.Tensor | None = None
+        ) -> torch.Tensor:
             if name == "addmm":
-                return func(plus, rows, by)
-            return func(rows, by) if plus is None else func(rows, by, plus)
+                return _tensor(func(plus, rows, by))
+            return _tensor(func(rows, by) if plus is None else func(rows, by, plus))
 
         row_dim = self._rows(x)
-        # a true bias would hide the rounding that is looked for
-        none = None if bias is None else torch.zeros_like(bias)
-        if self._kernels.are_exact(name, partial(product, plus=none), x, weight, row_dim):
+        if self._kernels.are_exact(name, product, x, weight, row_dim, bias):
             return _tensor(func(*args))
-        return by_row(lambda row: _tensor(product(row, weight, bias)), x, row_dim)
+        self.uneven.add(weight.data_ptr())
+        return by_row(lambda row: product(row, weight, bias), x, row_dim)
 
     def _rounded(self, name: str, func: Any, args: Any, named: Any) -> Any:
         values, *rest = args
@@ -121,6 +139,7 @@ class RowOps(TorchDispatchMode):
         others = [extra for extra in rest if isinstance(extra, torch.Tensor) and extra.dim() > 1]
         if others or func.overloadpacket.__name__.endswith("_"):
             raise NotPackable(f"op {name!r} on rows of {width}")
+        self.rounds_apart = True
         return by_row(lambda row: _tensor(func(row, *rest, **named)), values, self._rows(values))
 
 
@@ -128,9 +147,11 @@ def _is_exact(name: str, args: Any) -> bool:
     """Say whether an op is exact with just these arguments."""
     if name == "where":  # With a condition alone it finds places, more or fewer with the data.
         return len(args) == 3
+    if name == "rsqrt":  # A root and a quotient; of shorter types it is rounded in other places.
+        return bool(args[0].dtype is torch.float32)
     if name == "topk":
         return bool(args[0].dim() > 1)
-    if name == "cumsum":
+    if name in ("cumsum", "diff"):
         return not args[0].is_floating_point()
     if name in ("index", "index_put"):
         return all(index is None or index.dtype != torch.bool for index in args[1])

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -14,6 +14,10 @@ from torch import nn
 from worker.model.ghost import Ghost, Relay
 from worker.model.kv import StageCache
 from worker.model.loaded import LoadedStage
+from worker.model.pack_cache import PackCache
+
+if TYPE_CHECKING:
+    from worker.model.decode_step import DecodeStep
 
 _TOO_FEW = re.compile(r"not enough values to unpack \(expected (\d+), got")
 
@@ -45,6 +49,8 @@ class StageRunner:
         self._device = next(loaded.model.parameters()).device
         self._layers = loaded.model.get_submodule(loaded.sliced.parts.layers)
         self._accepts = accepted_names(loaded.model)
+        # how to do a decode step without the model's Python, where that is known
+        self.decode_step: DecodeStep | None = None
         self._inject: torch.Tensor | None = None
         self._capture = False
         self._form: int | None = None
@@ -63,6 +69,11 @@ class StageRunner:
         """Whether the model can tell padding from text."""
         return self._takes("attention_mask")
 
+    @property
+    def takes_positions(self) -> bool:
+        """Whether the model can be told where its inputs stand."""
+        return self._takes("position_ids")
+
     def new_cache(self, *, max_length: int | None = None) -> StageCache:
         """Make an empty cache for one request."""
         return StageCache(
@@ -75,12 +86,12 @@ class StageRunner:
     def forward(
         self,
         x: torch.Tensor,
-        cache: StageCache | None,
+        cache: StageCache | PackCache | None,
         *,
         tokens: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        want: Literal["hidden", "logits"] = "hidden",
+        want: Literal["hidden", "logits", "row_logits"] = "hidden",
     ) -> torch.Tensor:
         """Run the own layers over new positions and append them to `cache`.
 
@@ -88,15 +99,21 @@ class StageRunner:
         `[batch, seq, width]` in the wire dtype. `tokens` are the ids of the same positions,
         where `needs_tokens`. `attention_mask` is `[batch, cached + seq]`, `position_ids`
         `[batch, seq]`. Returns the hidden state after the last own layer, or on the last stage
-        with `want="logits"` the logits of the last position, `[batch, vocab]`.
+        with `want="logits"` the logits of the last position, `[batch, vocab]`, with
+        `want="row_logits"` those of every position of one sequence, `[seq, vocab]`.
 
         Raises:
             ValueError: an input lacks, or the model cannot use it. On any exception the cache
                 is as it was.
         """
-        if want == "logits" and not self.stage.is_last:
+        if want != "hidden" and not self.stage.is_last:
             raise ValueError(f"layers {self.stage} have no head: only the last stage gives logits")
         x = x.to(self._device)
+        step = self.decode_step
+        is_plain = attention_mask is None and position_ids is None
+        if step is not None and is_plain and step.fits(x, cache, want):
+            assert isinstance(cache, StageCache)
+            return step.run(x, cache, tokens)
         kwargs = self._inputs(x, tokens, attention_mask, position_ids)
         if cache is not None:
             kwargs["cache"] = cache
@@ -106,14 +123,18 @@ class StageRunner:
         appending = nullcontext() if cache is None else cache.appending(x.shape[1])
         try:
             with appending:
-                return self._finish(self._call(kwargs))
+                return self._finish(self._call(kwargs, want), want)
         finally:
             self._inject = None
             self._capture = False
 
     @torch.inference_mode()
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+    def head(
+        self, hidden: torch.Tensor, *, want: Literal["logits", "row_logits"] = "logits"
+    ) -> torch.Tensor:
         """Apply what follows the last layer: `[batch, seq, width]` to logits `[batch, vocab]`.
+
+        With `want="row_logits"`, `[1, seq, width]` to `[seq, vocab]`.
 
         For a worker that holds the whole model and is sent the hidden state of its own last
         layer: its layers are bypassed, and the last one answers with `hidden`.
@@ -133,7 +154,7 @@ class StageRunner:
             ids = torch.zeros(shape, dtype=torch.long, device=self._device)
             kwargs = {"input_ids": ids, "use_cache": False}
         with self._bypassed(self.layout.from_wire(hidden)):
-            return self._finish(self._call(kwargs))
+            return self._finish(self._call(kwargs, want), want)
 
     def warm_up(self) -> None:
         """Run one position without a cache, so that nothing is prepared at the first op."""
@@ -173,9 +194,9 @@ class StageRunner:
         width = self.loaded.sliced.embedding_width
         return torch.zeros(*shape, width, dtype=self._model.dtype, device=self._device)
 
-    def _call(self, kwargs: dict[str, Any]) -> Any:
+    def _call(self, kwargs: dict[str, Any], want: str) -> Any:
         if self.stage.is_last and self._takes("logits_to_keep"):
-            kwargs["logits_to_keep"] = 1
+            kwargs["logits_to_keep"] = 0 if want == "row_logits" else 1
         for _ in range(2):
             try:
                 return self._model(**kwargs)
@@ -196,10 +217,10 @@ class StageRunner:
             ghost.arity = arity
         return changed
 
-    def _finish(self, result: Any) -> torch.Tensor:
+    def _finish(self, result: Any, want: str) -> torch.Tensor:
         if not isinstance(result, _StageDone):
-            logits: torch.Tensor = result.logits[:, -1]
-            return logits
+            logits: torch.Tensor = result.logits
+            return logits[0] if want == "row_logits" else logits[:, -1]
         hidden = result.output
         if isinstance(hidden, (tuple, list)):
             hidden = hidden[0]

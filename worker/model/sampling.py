@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from math import isfinite
 from typing import Any
@@ -63,6 +64,32 @@ def choose(logits: torch.Tensor, options: Sampling, position: int) -> Sampled:
     return _described(raw[0], chosen, options)
 
 
+def choose_rows(
+    logits: torch.Tensor, options: Sequence[Sampling], positions: Sequence[int]
+) -> list[Sampled | ProtocolError]:
+    """Choose a token for each row `[rows, vocab]` as `choose` does for that row alone.
+
+    Greedy choices without more are made for all rows at once. An error stands in the place of a
+    choice that cannot be made.
+    """
+    plain = [i for i, each in enumerate(options) if _is_plain(each)]
+    found: dict[int, Sampled | ProtocolError] = {}
+    if plain:
+        rows = logits if len(plain) == len(options) else logits[plain]
+        raw = rows.to(device="cpu", dtype=torch.float32)
+        highest, tokens = (values.tolist() for values in raw.max(-1))
+        for i, most, token in zip(plain, highest, tokens, strict=True):
+            if isfinite(most):
+                found[i] = Sampled(token_ids=(token,))
+    for i, each in enumerate(options):
+        if i not in found:
+            try:
+                found[i] = choose(logits[i : i + 1], each, positions[i])
+            except ProtocolError as error:
+                found[i] = error
+    return [found[i] for i in range(len(options))]
+
+
 def filtered(logits: torch.Tensor, options: Sampling) -> torch.Tensor:
     """Return float32 `[batch, vocab]` scores with -inf where a token must not be chosen.
 
@@ -111,6 +138,15 @@ def _draw(scores: torch.Tensor, point: float) -> int:
 
 def _is_greedy(options: Sampling) -> bool:
     return options.temperature < _GREEDY_BELOW
+
+
+def _is_plain(options: Sampling) -> bool:
+    """Say whether the most likely token is all that is asked for."""
+    return (
+        _is_greedy(options)
+        and options.repetition_penalty == 1.0
+        and not (options.suppress_tokens or options.logprobs or options.top_logprobs)
+    )
 
 
 def _require_finite(raw: torch.Tensor, position: int) -> None:

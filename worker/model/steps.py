@@ -1,46 +1,96 @@
-"""Work on many positions as forwards of one position each would, bit for bit, and faster."""
+"""Work on many positions as forwards of one position each would, bit for bit, and faster.
+
+The positions may be of one request or of several. They are worked on in packs of a few sizes;
+where fewer are left, the rest of a pack is rows that nobody uses: they cost little beside the
+weights, which are read either way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
-from worker.model import internals
-from worker.model.interfaces import Interfaces
 from worker.model.kv import StageCache
-from worker.model.loaded import LoadedStage
-from worker.model.row_kernels import RowKernels
-from worker.model.row_ops import NotPackable
-from worker.model.row_pack import RowPack
+from worker.model.pack import PackKind, Piece, Want
+from worker.model.packs import Packs
 from worker.model.run import StageRunner
 
-# More rows are hardly faster, and the kernels of more than 32 differ from those of one.
-PACK_SIZES = (16, 8, 4)
-# Tables that do not depend on how long the sequence is.
-_STEADY_ROTARY = frozenset(("default", "linear", "llama3", "yarn", "proportional"))
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Positions of one request, each to be worked on as by a forward of its own.
+
+    Attributes:
+        x: as `StageRunner.forward` takes it, with a batch of one.
+        cache: what they are appended to.
+        tokens: as there.
+        choices: of how many of the last positions logits are wanted; of the last stage alone.
+    """
+
+    x: torch.Tensor
+    cache: StageCache
+    tokens: torch.Tensor | None = None
+    choices: int = 0
+
+
+@dataclass(frozen=True)
+class StepOutputs:
+    """What came out for one `Steps`, in order.
+
+    Attributes:
+        hidden: `[1, seq, width]` each, in the wire dtype.
+        logits: `[seq, vocab]` each, in place of hidden states at the end: at least `choices`.
+    """
+
+    hidden: list[torch.Tensor] = field(default_factory=list)
+    logits: list[torch.Tensor] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _Work:
+    steps: Steps
+    outputs: StepOutputs = field(default_factory=StepOutputs)
+    done: int = 0
+    error: Exception | None = None
+
+    @property
+    def left(self) -> int:
+        return 0 if self.error else int(self.steps.x.shape[1]) - self.done
+
+    def wants(self, count: int) -> Want:
+        """Return what is wanted of the next positions."""
+        needs_logits = self.left - count < self.steps.choices
+        return "row_logits" if needs_logits else "hidden"
+
+    def take(self, count: int) -> Piece:
+        """Return the next positions."""
+        rows = slice(self.done, self.done + count)
+        tokens = self.steps.tokens
+        ids = None if tokens is None else tokens[:, rows]
+        return Piece(self.steps.cache, self.steps.x[:, rows], ids)
+
+    def put(self, result: torch.Tensor | Exception, count: int, want: Want) -> None:
+        """Note what came out of them."""
+        if isinstance(result, Exception):
+            self.error = result
+            return
+        self.done += count
+        (self.outputs.hidden if want == "hidden" else self.outputs.logits).append(result)
 
 
 class StepRunner:
-    """Runs positions in packs, in sizes whose kernels give each row what it gets alone.
-
-    That is found out once for each size, when it is first of use: the rows are then worked on
-    both ways, and every bit of what comes out and of what was cached is compared.
-    """
+    """Runs positions in packs whose kernels give each row what it gets alone; see `Packs`."""
 
     def __init__(self, runner: StageRunner) -> None:
         self._runner = runner
-        self._interfaces = Interfaces.of(runner.loaded.model)
-        self._kernels = RowKernels()
-        sizes = PACK_SIZES if _may_pack(runner.loaded, self._interfaces) else ()
-        self._exact: dict[int, bool | None] = dict.fromkeys(sizes)
+        self.packs = Packs(runner)
 
     @property
-    def exact(self) -> dict[int, bool | None]:
-        """Which pack sizes were found to be exact; None: not known yet."""
-        return dict(self._exact)
+    def max_rows(self) -> int:
+        """Return how many positions one pass over the weights may serve."""
+        return max(self.packs.sizes, default=1)
 
     @torch.inference_mode()
     def forward(
@@ -54,111 +104,74 @@ class StepRunner:
         Raises:
             Exception: as `StageRunner.forward`; the cache may hold some of the positions then.
         """
-        outputs = []
-        done, total = 0, x.shape[1]
-        while done < total:
-            size = self._size(cache, total - done)
-            rows = slice(done, done + size)
-            ids = None if tokens is None else tokens[:, rows]
-            outputs.append(self._rows(x[:, rows], cache, ids))
-            done += size
-        return torch.cat(outputs, 1)
+        (result,) = self.together([Steps(x, cache, tokens)])
+        if isinstance(result, Exception):
+            raise result
+        return torch.cat(result.hidden, 1)
 
-    def _size(self, cache: StageCache, left: int) -> int:
+    @torch.inference_mode()
+    def together(self, parts: Sequence[Steps]) -> list[StepOutputs | Exception]:
+        """Append the positions of each part to its cache; no two parts share a cache.
+
+        An exception stands in the place of the outputs of a part that fails, whose cache may then
+        hold some of the positions.
+        """
+        work = [_Work(part) for part in parts]
+        while alive := [each for each in work if each.left]:
+            self._next(alive)
+        return [each.error or each.outputs for each in work]
+
+    @torch.inference_mode()
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Apply what follows the last layer: `[1, rows, width]` to logits `[rows, vocab]`."""
+        packs = [self.packs.head(rows) for rows in hidden.split(max(self.max_rows, 1), 1)]
+        return packs[0] if len(packs) == 1 else torch.cat(packs)
+
+    def _next(self, alive: Sequence[_Work]) -> None:
+        """Work on as many positions as one pack takes."""
         # models treat an empty cache in ways of their own
-        sizes = self._exact if cache.seen else ()
-        return next((n for n in sizes if n <= left and self._exact[n] is not False), 1)
+        opening = next((each for each in alive if not each.steps.cache.seen), None)
+        shares = None if opening else self._shares(alive)
+        if shares is None:
+            one = opening or alive[0]
+            one.put(self.packs.alone(one.take(1), one.wants(1)), 1, one.wants(1))
+            return
+        kind, taken = shares
+        pieces = [each.take(count) for each, count in taken]
+        want: Want = "hidden" if kind.want == "hidden" else "row_logits"
+        for (each, count), result in zip(taken, self.packs.run(pieces, kind), strict=True):
+            each.put(result, count, want)
 
-    def _rows(
-        self, x: torch.Tensor, cache: StageCache, tokens: torch.Tensor | None
-    ) -> torch.Tensor:
-        size = x.shape[1]
-        if size == 1:
-            return self._runner.forward(x, cache, tokens=tokens)
-        if self._exact[size] is None:
-            return self._compared(x, cache, tokens)
-        try:
-            return self._packed(x, cache, tokens)
-        except NotPackable:
-            self._exact[size] = False
-            return self._one_by_one(x, cache, tokens)
+    def _shares(self, alive: Sequence[_Work]) -> tuple[PackKind, list[tuple[_Work, int]]] | None:
+        """Return the next pack and how many positions of each part it takes; None is no pack."""
+        # where a model counts positions itself, they must follow each other, to the last row
+        counts_itself = not self._runner.takes_positions
+        given = alive[:1] if counts_itself else alive
+        left = sum(each.left for each in given)
+        for size in self._sizes(left, fits=counts_itself):
+            taken = list(_filled(given, size))
+            wants = {each.wants(count) for each, count in taken}
+            want: Want = "row_logits" if "row_logits" in wants else "hidden"
+            kind = PackKind(size, len(taken) > 1, want)
+            if self.packs.may_run(kind):
+                return kind, taken
+        return None
 
-    def _packed(
-        self, x: torch.Tensor, cache: StageCache, tokens: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Run one pack, or leave the cache as it was."""
-        pack = RowPack(self._interfaces, self._kernels, cache, x.shape[1])
-        before = cache.snapshot(cache.seen)
-        try:
-            with pack.running():
-                return self._runner.forward(x, cache, tokens=tokens)
-        except BaseException:
-            cache.restore(before)
-            raise
-
-    def _one_by_one(
-        self, x: torch.Tensor, cache: StageCache, tokens: torch.Tensor | None
-    ) -> torch.Tensor:
-        outputs = []
-        for i in range(x.shape[1]):
-            ids = None if tokens is None else tokens[:, i : i + 1]
-            outputs.append(self._runner.forward(x[:, i : i + 1], cache, tokens=ids))
-        return torch.cat(outputs, 1)
-
-    def _compared(
-        self, x: torch.Tensor, cache: StageCache, tokens: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Work both ways, remember whether they agree, and give what is right in any case."""
-        size, start = x.shape[1], cache.seen
-        before = cache.snapshot(start)
-        outputs = self._one_by_one(x, cache, tokens)
-        after = cache.snapshot(start)
-        written = [rows.clone() for rows in _newest(cache, size)]
-        cache.restore(before)
-        try:
-            packed = self._packed(x, cache, tokens)
-            self._exact[size] = _same([outputs, *written], [packed, *_newest(cache, size)])
-        except Exception:  # noqa: BLE001 - whatever a model does in a pack, it can do without
-            self._exact[size] = False
-        cache.restore(after)
-        return outputs
+    def _sizes(self, left: int, *, fits: bool) -> list[int]:
+        """Return the sizes of packs to think of for `left` rows, the best first."""
+        if left < 2:
+            return []
+        within = [size for size in self.packs.sizes if size <= left]
+        above = [size for size in self.packs.sizes if size > left]
+        if fits or not above or left in within:
+            return within[::-1]
+        return [above[0], *within[::-1]]
 
 
-def _may_pack(loaded: LoadedStage, interfaces: Interfaces) -> bool:
-    """Leave out what one comparison could not judge.
-
-    int8 kernels look for outliers in all rows at once, and some rotary tables grow with the
-    longest position: rows then depend on each other, but only with some data or far on.
-    """
-    quantized = internals.declared_quantization(loaded.architecture.config)
-    return (
-        interfaces.attention in ("sdpa", "eager")
-        and loaded.options.quantization != "int8"
-        and quantized is None
-        and _STEADY_ROTARY.issuperset(_rotary_types(loaded.model))
-    )
-
-
-def _rotary_types(model: nn.Module) -> Iterator[str]:
-    for module in model.modules():
-        named: Any = getattr(module, "rope_type", "default")
-        yield from map(str, named.values() if isinstance(named, dict) else (named,))
-
-
-def _newest(cache: StageCache, count: int) -> list[torch.Tensor]:
-    """Return the keys and values of the last `count` positions, of layers that have such."""
-    layers: list[Any] = [cache.layers[i] for i in cache.own_layers]
-    states = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
-    return [state[..., -count:, :] for state in states if state is not None]
-
-
-def _same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
-    """Compare bit by bit, also what is not a number."""
-    return len(left) == len(right) and all(
-        a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
-        for a, b in zip(left, right, strict=True)
-    )
-
-
-def _bits(values: torch.Tensor) -> torch.Tensor:
-    return values.contiguous().view(torch.uint8)
+def _filled(given: Sequence[_Work], size: int) -> Iterator[tuple[_Work, int]]:
+    for each in given:
+        count = min(each.left, size)
+        if not count:
+            return
+        yield each, count
+        size -= count

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from worker.model import internals
+from worker.model.int4_groups import BLOCK_ROWS, GROUP
 from worker.model.packing import NF4_BLOCK
 from worker.model.plan import WEIGHT_DTYPE, StagePlan
 from worker.model.quantization_choice import QuantizationChoice
@@ -79,7 +80,11 @@ def tensor_bytes(plan: StagePlan, choice: QuantizationChoice, device: str) -> di
         owner, _, leaf = name.rpartition(".")
         if name in experts or (leaf == "weight" and owner in columns):
             rows = weight.numel() // (weight.shape[-1] if name in experts else columns[owner])
-            size = _quantized_bytes(weight.numel(), rows, choice.quantization)
+            elements = weight.numel()
+            if choice.quantization == "int4-weight" and name not in experts:
+                filled = -(-rows // BLOCK_ROWS) * BLOCK_ROWS
+                elements, rows = elements // rows * filled, filled
+            size = _quantized_bytes(elements, rows, choice.quantization)
             if repacks and name not in experts:
                 # scales become bfloat16
                 size -= weight.numel() // NF4_BLOCK * 2
@@ -116,4 +121,9 @@ def _element_bytes(name: str, weight: Any, float32_patterns: list[str]) -> int:
 def _quantized_bytes(elements: int, rows: int, quantization: str) -> int:
     if quantization == "int8":
         return elements + rows * _FLOAT32_BYTES
+    if quantization == "int8-weight":
+        return elements + rows * WEIGHT_DTYPE.itemsize
+    if quantization == "int4-weight":
+        # a scale and a zero point
+        return elements // 2 + elements // GROUP * 2 * WEIGHT_DTYPE.itemsize
     return elements // 2 + elements // NF4_BLOCK * _FLOAT32_BYTES

@@ -5,9 +5,13 @@ This file imports neither: the events around the slow imports must be out before
 
 from __future__ import annotations
 
+import gc
 import importlib
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +19,7 @@ from worker.backends.base import StageBackend
 from worker.config import WorkerConfig
 from worker.protocol.events import Event, Imported, Importing
 from worker.protocol.roles import StageIdentity
+from worker.weights.read_ahead import read_ahead
 from worker.weights.repo import find_local
 
 
@@ -26,6 +31,7 @@ def open_stage(
     Raises:
         LoadFailed: it cannot be opened; one sentence and the exit code.
     """
+    _read_ahead(config)
     module = _heavy("worker.backends.transformers.opening", config, emit)
     opened: tuple[StageIdentity, StageBackend[Any]] = module.open_backend(config, emit)
     return opened
@@ -49,14 +55,44 @@ def survey(config: WorkerConfig, emit: Callable[[Event], None]) -> None:
     _heavy("worker.backends.transformers.survey", config, emit).survey(config, emit)
 
 
+def _read_ahead(config: WorkerConfig) -> None:
+    """Have the weights of a folder come from the disk while the libraries are imported."""
+    found = find_local(config.model_id or "", config.revision)
+    if found is not None:
+        reading = partial(read_ahead, config, found.folder)
+        threading.Thread(target=reading, name="read_ahead", daemon=True).start()
+
+
 def _heavy(module: str, config: WorkerConfig, emit: Callable[[Event], None]) -> Any:
     if config.model_id:
         find_local(config.model_id, config.revision)  # A wrong path is told at once.
-    with _imported("torch", emit):
-        importlib.import_module("torch")
-    with _imported("transformers", emit):
-        # transformers imports its parts when they are first used: by the modules of this package
-        return importlib.import_module(module)
+    with _no_garbage():
+        for library in ("torch", "transformers"):
+            with _imported(library, emit):
+                importlib.import_module(library)
+        # transformers imports its parts when they are first used: by the modules of this package,
+        # each of which needs at least those that every model's class does
+        with _imported("transformers.modeling_utils", emit):
+            return importlib.import_module(module)
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Look for no garbage while libraries are imported, and never among what they made.
+
+    The libraries make 600,000 objects that live as long as the process. Looking through them again
+    and again took 1.5 of the 7 s of CPU time that their import takes (`tools.bench.startup`), and
+    would stop a decode step now and then.
+    """
+    if "transformers.modeling_utils" in sys.modules:  # Nothing big is made any more.
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextmanager

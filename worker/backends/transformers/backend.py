@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from worker.backends.base import KVCache, ModelFacts, Placement, Sampled
-from worker.backends.steps import all_or_nothing, one_by_one
+from worker.backends.base import Draw, KVCache, ModelFacts, Part, Placement, Sampled
+from worker.backends.steps import each_alone, one_by_one
 from worker.backends.transformers import wire
 from worker.backends.transformers.cache import RequestCache
 from worker.backends.transformers.finite import require_finite
@@ -16,7 +17,7 @@ from worker.backends.transformers.memory_failures import memory_failures
 from worker.backends.transformers.rows import Rows
 from worker.model import sampling
 from worker.model.run import StageRunner
-from worker.model.steps import StepRunner
+from worker.model.steps import StepOutputs, StepRunner, Steps
 from worker.model.text import TextCodec
 from worker.protocol.capabilities import Capability
 from worker.protocol.ops import Sampling
@@ -33,7 +34,7 @@ class TransformersBackend:
         self._runner = runner
         self._steps = StepRunner(runner)
         self._text = text
-        self._facts = facts
+        self._facts = replace(facts, max_rows=self._steps.max_rows)
 
     @property
     def facts(self) -> ModelFacts:
@@ -114,30 +115,66 @@ class TransformersBackend:
             raise
         return Rows(values, "logits" if wants_logits else "hidden")
 
-    def forward_steps(self, inputs: Rows, cache: KVCache | None, placement: Placement) -> Rows:
+    def forward_together(self, parts: Sequence[Part[Rows]]) -> list[Rows | Exception]:
         """Run the columns as `forward` would one after the other, in packs where that is exact."""
-        total = placement.seq_len
-        for_sample = self._runner.stage.is_last and inputs.kind == "hidden"
-        if for_sample and self._runner.stage.is_whole:
-            return inputs.columns(total - 1, total)
-        if not isinstance(cache, RequestCache) or self._mask(placement) is not None:
-            columns = [inputs.columns(i, i + 1) for i in range(total)]
-            outputs = one_by_one(self.forward, columns, cache, placement)
-            return outputs[-1] if for_sample else Rows.joined(outputs)
-        with all_or_nothing(cache, placement):
-            # what is for `sample` needs the head for the last column alone, as an op of its own
-            packed = inputs.columns(0, total - 1) if for_sample else inputs
-            hidden = self._hidden_steps(packed, cache, placement) if packed.count else packed
-            if not for_sample:
-                return hidden
-            last = inputs.columns(total - 1, total)
-            return self.forward(last, cache, placement.step(total - 1))
+        found: dict[int, Rows | Exception] = {}
+        packed: dict[int, Part[Rows]] = {}
+        for i, part in enumerate(parts):
+            inputs, total = part.inputs, part.placement.seq_len
+            if self._runner.stage.is_whole and inputs.kind == "hidden":
+                found[i] = inputs.columns(total - part.choices, total)
+            elif isinstance(part.cache, RequestCache) and part.placement.attention_mask is None:
+                packed[i] = part
+            else:
+                (found[i],) = each_alone(self._one_by_one, [part])
+        found.update(zip(packed, self._packed(list(packed.values())), strict=True))
+        return [found[i] for i in range(len(parts))]
 
-    def _hidden_steps(self, inputs: Rows, cache: RequestCache, placement: Placement) -> Rows:
-        with memory_failures():
-            values = self._steps.forward(inputs.values, cache.cache, tokens=inputs.tokens)
-        require_finite(values, None, placement, self._runner.stage)
-        return Rows(values, "hidden")
+    def _one_by_one(self, part: Part[Rows]) -> Rows:
+        columns = [part.inputs.columns(i, i + 1) for i in range(part.placement.seq_len)]
+        outputs = one_by_one(self.forward, columns, part.cache, part.placement)
+        if outputs[-1].kind == "hidden":
+            return Rows.joined(outputs)
+        return Rows(torch.cat([output.values for output in outputs[-part.choices :]]), "logits")
+
+    def _packed(self, parts: Sequence[Part[Rows]]) -> list[Rows | Exception]:
+        # one column that breaks is taken back by its cache: nothing need be kept for it
+        before = [
+            part.cache.snapshot(part.placement.position)
+            if part.cache is not None and part.placement.seq_len > 1
+            else None
+            for part in parts
+        ]
+        outputs = self._steps.together(
+            [
+                Steps(part.inputs.values, part.cache.cache, part.inputs.tokens, part.choices)
+                for part in parts
+                if isinstance(part.cache, RequestCache)
+            ]
+        )
+        results = iter(outputs)
+        found = each_alone(lambda part: self._checked(part, next(results)), parts)
+        for part, kept, result in zip(parts, before, found, strict=True):
+            if isinstance(result, Exception) and part.cache is not None:
+                if kept is not None:
+                    part.cache.restore(kept)
+                elif part.cache.length > part.placement.position:
+                    part.cache.crop(part.placement.position)
+        return found
+
+    def _checked(self, part: Part[Rows], outputs: StepOutputs | Exception) -> Rows:
+        """Return what a part gave, unless it failed or some of it is no number."""
+        if isinstance(outputs, Exception):
+            with memory_failures():
+                raise outputs
+        for values in outputs.hidden:
+            require_finite(values, None, part.placement, self._runner.stage)
+        for values in outputs.logits:
+            highest = values.amax(-1)[:, None]
+            require_finite(highest, None, part.placement, self._runner.stage)
+        if part.choices:
+            return Rows(_joined(outputs.logits, 0)[-part.choices :], "logits")
+        return Rows(_joined(outputs.hidden or outputs.logits, 1), "hidden")
 
     def dump(self, hidden: Rows, placement: Placement) -> Hidden:
         """Give hidden states out to the wire."""
@@ -150,6 +187,23 @@ class TransformersBackend:
             if outputs.kind != "logits":
                 logits = self._runner.head(logits)
             return sampling.choose(logits, options, placement.position + placement.seq_len)
+
+    def choose(self, draws: Sequence[Draw[Rows]]) -> list[list[Sampled] | Exception]:
+        """Choose the tokens after the last rows of each, with one pass of the head at most."""
+        with memory_failures():
+            rows = [draw.outputs.values for draw in draws]
+            if draws[0].outputs.kind == "logits":
+                logits = _joined(rows, 0)
+            else:
+                logits = self._steps.head(_joined(rows, 1))
+            found = iter(
+                sampling.choose_rows(
+                    logits,
+                    [options for draw in draws for options in draw.options],
+                    [draw.position + 1 + i for draw in draws for i in range(len(draw.options))],
+                )
+            )
+        return [_whole([next(found) for _ in draw.options]) for draw in draws]
 
     def generate(
         self, prompt: str, max_tokens: int, prefill_chunk: int, ignore_eos: bool
@@ -193,6 +247,20 @@ class TransformersBackend:
                 "its sequences as requests of their own",
             )
         return mask
+
+
+def _joined(pieces: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), dim)
+
+
+def _whole(chosen: Sequence[Sampled | ProtocolError]) -> list[Sampled] | Exception:
+    """Return the choices of one request; none, where one of them cannot be made."""
+    made: list[Sampled] = []
+    for choice in chosen:
+        if isinstance(choice, ProtocolError):
+            return choice
+        made.append(choice)
+    return made
 
 
 def _ids(tokens: Sequence[int], batch: int) -> torch.Tensor:

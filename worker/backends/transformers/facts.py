@@ -7,11 +7,15 @@ from pathlib import Path
 import torch
 
 from worker.backends.base import ModelFacts
+from worker.backends.transformers.row_int8 import WIDEST, RowInt8
+from worker.byte_planes import exact_codings
 from worker.model.eos import eos_token_ids
 from worker.model.loaded import LoadedStage
 from worker.model.run import StageRunner
 from worker.model.text import TextCodec
 from worker.protocol.capabilities import Capability
+from worker.protocol.encodings import Encoding
+from worker.protocol.payload import Coding
 
 
 def model_facts(
@@ -39,15 +43,17 @@ def model_facts(
         device=loaded.options.device,
         capabilities=_capabilities(loaded, runner, text),
         numerics=_numerics(loaded),
+        codings=_codings(runner),
         kv_budget_bytes=kv_budget_bytes,
     )
 
 
 def _capabilities(loaded: LoadedStage, runner: StageRunner, text: TextCodec) -> tuple[str, ...]:
     """Name the optional parts of the protocol that this stage speaks."""
-    names = [Capability.PING, Capability.AS_STEPS]
+    names = [Capability.PING, Capability.AS_STEPS, Capability.TOGETHER]
     if loaded.stage.is_last:
         names += [Capability.SAMPLING, Capability.LOGPROBS, Capability.CHUNKED_PREFILL]
+    names += [Capability.SAMPLE_STEPS]
     if text.tokenizer is not None:
         names += [Capability.TOKENIZER]
     if text.has_chat_template:
@@ -57,6 +63,14 @@ def _capabilities(loaded: LoadedStage, runner: StageRunner, text: TextCodec) -> 
     if _can_crop(loaded, runner):
         names += [Capability.CROP]
     return tuple(name.value for name in names)
+
+
+def _codings(runner: StageRunner) -> dict[str, Coding]:
+    """Return the encodings of hidden states beside bf16, which are all of bfloat16 elements."""
+    if runner.wire_dtype is not torch.bfloat16:
+        return {}
+    by_row = {Encoding.INT8_ROW_TOP8.value: RowInt8()} if runner.width <= WIDEST else {}
+    return {**exact_codings(), **by_row}
 
 
 def _can_crop(loaded: LoadedStage, runner: StageRunner) -> bool:

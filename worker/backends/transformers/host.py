@@ -13,7 +13,7 @@ from huggingface_hub.file_download import repo_folder_name
 
 from worker.backends.transformers.device import choose_device, describe_device
 from worker.config import WorkerConfig
-from worker.model.bandwidth import measure_read_gbps
+from worker.model.bandwidth import measure_read_speed
 from worker.model.limits import free_memory
 from worker.protocol.events import HostSurveyed
 from worker.weights.disk import free_bytes
@@ -39,6 +39,7 @@ def survey_host(config: WorkerConfig) -> HostSurveyed:
     free = free_memory(device, config.memory_limit_bytes)
     resident_bytes = _resident_bytes(device)
     root = cache_root(config.cache_dir)
+    speed = measure_read_speed(device, free.free_bytes)
     return HostSurveyed(
         host=os.uname().nodename,
         machine=machine_id(),
@@ -50,7 +51,8 @@ def survey_host(config: WorkerConfig) -> HostSurveyed:
         total_bytes=described.total_bytes or 0,
         limit=free.limit,
         resident_bytes=resident_bytes,
-        read_gbps=measure_read_gbps(device, free.free_bytes),
+        read_gbps=speed.linear_gbps,
+        memory_gbps=speed.memory_gbps,
         disk_free_bytes=free_bytes(root),
         cache_path=str(root),
         cached_groups=cached_groups(root, config.model_id),

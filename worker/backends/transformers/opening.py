@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -24,10 +24,9 @@ from worker.backends.transformers.preparing import (
 from worker.backends.transformers.residency import peak_resident_mb
 from worker.config import WorkerConfig
 from worker.failures import LoadFailed
-from worker.model.architecture import Architecture
+from worker.model.engine import engaged
 from worker.model.load import load_prepared
 from worker.model.loaded import StageRequest
-from worker.model.run import StageRunner
 from worker.model.text import TextCodec
 from worker.owner import resident_mb
 from worker.protocol.events import (
@@ -80,9 +79,15 @@ class Opening:
         self._took_ms["plan"] = planned.plan_ms
         memory = check_stage_memory(planned.request, config, planned.max_context, emit)
         planned.fetch(config, emit)
-        return planned.identity, self._load(planned, memory)
+        # Most of reading a tokenizer is one call that lets go of Python's lock. What it and loading
+        # have in common is imported by now, so neither waits for the other's imports.
+        with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as beside:
+            reading = beside.submit(self._text, planned)
+            return planned.identity, self._load(planned, memory, reading)
 
-    def _load(self, planned: PlannedStage, memory: StageMemory) -> TransformersBackend:
+    def _load(
+        self, planned: PlannedStage, memory: StageMemory, reading: Future[TextCodec]
+    ) -> TransformersBackend:
         config, began_s = self._config, perf_counter()
         identity, request = planned.identity, planned.request
         architecture = request.plan.architecture
@@ -96,21 +101,21 @@ class Opening:
         )
         with self._timed("weights"):
             loaded = load_prepared(request)
-        with self._timed("tokenizer"):
-            text = self._text(request.folder, identity, architecture)
+        text = reading.result()
         with self._timed("warmup"):
-            runner = StageRunner(loaded)
+            runner = engaged(loaded)
             facts = model_facts(
                 request.folder,
-                loaded,
+                runner.loaded,
                 runner,
                 text,
                 commit=planned.checkpoint.commit,
                 max_context=memory.need.max_context,
                 kv_budget_bytes=memory.kv_budget_bytes,
             )
+            # Learning the facts ran two positions through every layer, as a request does; one
+            # more would read all weights once more and warm nothing.
             backend = TransformersBackend(runner, text, facts)
-            backend.warm_up()
         self._emit(
             ModelLoadBreakdown(
                 **{f"{step}_ms": ms for step, ms in self._took_ms.items()},
@@ -123,21 +128,26 @@ class Opening:
                 weights_bytes=loaded.weight_bytes,
                 rss_mb=resident_mb(),
                 peak_rss_mb=peak_resident_mb(),
-                notes=(*_notes(request, identity, text), *memory.need.notes),
+                notes=(
+                    *_notes(request, identity, text),
+                    *dict.fromkeys((*memory.need.notes, *runner.loaded.notes)),
+                ),
             )
         )
         return backend
 
-    def _text(self, folder: Path, identity: StageIdentity, architecture: Architecture) -> TextCodec:
-        """Read the tokenizer on the stages that serve text."""
-        if not _serves_text(identity):
-            return TextCodec(None, lacking="a middle stage serves no text")
-        first_token = getattr(architecture.text_config, "bos_token_id", None)
-        return TextCodec.load(
-            folder,
-            trust_remote_code=self._config.trust_remote_code,
-            bos_token_id=first_token if isinstance(first_token, int) else None,
-        )
+    def _text(self, planned: PlannedStage) -> TextCodec:
+        """Read the tokenizer on the stages that serve text; in a thread of its own."""
+        with self._timed("tokenizer"):
+            if not _serves_text(planned.identity):
+                return TextCodec(None, lacking="a middle stage serves no text")
+            architecture = planned.request.plan.architecture
+            first_token = getattr(architecture.text_config, "bos_token_id", None)
+            return TextCodec.load(
+                planned.request.folder,
+                trust_remote_code=self._config.trust_remote_code,
+                bos_token_id=first_token if isinstance(first_token, int) else None,
+            )
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:

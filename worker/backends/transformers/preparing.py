@@ -16,7 +16,7 @@ from worker.config import WorkerConfig
 from worker.failures import LoadFailed
 from worker.model.errors import LoadError, UnsupportedModel
 from worker.model.load import prepare_stage
-from worker.model.load_options import LoadOptions, Quantization
+from worker.model.load_options import Engine, LoadOptions, Quantization
 from worker.model.loaded import StageRequest
 from worker.model.verdict import support_for
 from worker.protocol.events import CacheHit, Event, ModelFetched
@@ -71,6 +71,7 @@ def plan_stage(config: WorkerConfig, device: str, emit: Emit) -> PlannedStage:
         device=device,
         mmap=config.mmap,
         trust_remote_code=config.trust_remote_code,
+        engine=cast(Engine, config.engine),
     )
     planning_s = perf_counter()
     with download_failures(emit):

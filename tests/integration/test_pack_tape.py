@@ -1,0 +1,119 @@
+"""A pack runs without the model's Python only where every bit has been seen to agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.tiny import load_stages, tiny_checkpoint
+from worker.model.kv import StageCache
+from worker.model.load_options import LoadOptions
+from worker.model.pack_tape import PackTape
+from worker.model.run import StageRunner
+from worker.model.steps import StepRunner, Steps
+
+COUNT, START = 3, 5
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageRunner]:
+    folder = tiny_checkpoint(
+        tmp_path_factory.mktemp("tape"),
+        "llama",
+        num_hidden_layers=2,
+        head_dim=64,
+        hidden_size=128,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    (found,) = load_stages(folder, (0, 2), LoadOptions(engine="stock"))
+    yield found
+
+
+class Decoding:
+    """Requests that are decoded together and, on caches of their own, alone."""
+
+    def __init__(self, runner: StageRunner) -> None:
+        self.runner, self.steps = runner, StepRunner(runner)
+        self.packed = [runner.new_cache() for _ in range(COUNT)]
+        self.alone = [runner.new_cache() for _ in range(COUNT)]
+        self._generator = torch.Generator().manual_seed(2)
+        for i in range(COUNT):
+            ids = self._ids(START + i)
+            for cache in (self.packed[i], self.alone[i]):
+                runner.forward(ids, cache)
+
+    def step(self) -> bool:
+        """Take one step; say whether everything is as alone."""
+        ids = [self._ids(1) for _ in range(COUNT)]
+        parts = [Steps(x, cache, choices=1) for x, cache in zip(ids, self.packed, strict=True)]
+        found = self.steps.together(parts)
+        same = []
+        for x, cache, outputs in zip(ids, self.alone, found, strict=True):
+            assert not isinstance(outputs, Exception)
+            logits = self.runner.forward(x, cache, want="logits")
+            same.append(torch.equal(logits, torch.cat(outputs.logits)))
+        return all(same) and all(map(same_caches, self.packed, self.alone))
+
+    @property
+    def tapes(self) -> list[PackTape]:
+        return list(self.steps.packs.tapes.values())
+
+    def _ids(self, count: int) -> torch.Tensor:
+        return torch.randint(3, 150, (1, count), generator=self._generator)
+
+
+def same_caches(one: StageCache, other: StageCache) -> bool:
+    pairs = [
+        (a, b)
+        for i in one.own_layers
+        for a, b in zip(states(one.layers[i]), states(other.layers[i]), strict=True)
+    ]
+    return one.seen == other.seen and all(torch.equal(a, b) for a, b in pairs)
+
+
+def states(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return layer.keys, layer.values
+
+
+def test_the_short_way_is_taken_from_the_fifth_pack_on_and_over_growing_caches(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoding, taken = Decoding(runner), []
+    run = PackTape.run
+    monkeypatch.setattr(PackTape, "run", lambda *args: [taken.append(1), run(*args)][1])
+    found = []
+    for _ in range(70):  # A cache grows at 64 and 96 positions.
+        found.append(decoding.step())
+    # compared; written down twice; proved; then taken
+    assert (found, len(taken)) == ([True] * 70, 1 + 66)
+    assert [tape.is_proved for tape in decoding.tapes] == [True]
+
+
+def test_a_short_way_with_other_bits_is_refused(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoding = Decoding(runner)
+    run = PackTape.run
+    monkeypatch.setattr(PackTape, "run", lambda *args: run(*args) + 1)
+    assert [decoding.step() for _ in range(6)] == [True] * 6
+    assert [(tape.is_proved, tape.is_refused) for tape in decoding.tapes] == [(False, True)]
+
+
+def test_a_short_way_that_fails_midway_leaves_it_to_the_long_one(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoding = Decoding(runner)
+    assert [decoding.step() for _ in range(5)] == [True] * 5
+
+    def fail(tape: PackTape, inputs: Any, members: Any) -> torch.Tensor:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(PackTape, "run", fail)
+    assert decoding.step()
+    monkeypatch.undo()
+    assert decoding.step()

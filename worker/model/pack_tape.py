@@ -1,0 +1,148 @@
+"""Run packs without the model's Python, as `decode_step` does for single positions.
+
+The first two packs of a kind are written down op by op. Attention stands in the tape as one call:
+a loop over rows, each with the caches of its own request. What else differs between the two packs
+would be a position that is no input, and is refused. The third pack is worked on both ways, and
+only where every bit agrees is the short way taken from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.jit._fuser import optimized_execution
+from torch.utils._python_dispatch import _disable_current_modes
+
+from worker.model.pack_cache import Member
+from worker.model.tape import CannotReplay, Opaque, Tape, TapeRecorder, merged
+from worker.model.tape_script import statements, text_of
+
+ATTEND = Opaque("attend")
+_NAME = "pack"
+_ATTEND = """
+def attend(query: Tensor, key: Tensor, value: Tensor, layer: int, scale: Optional[float],
+           shares_heads: bool, stores: List[Tensor], owners: List[int], ends: List[int],
+           members: int) -> Tensor:
+    outputs = torch.jit.annotate(List[Tensor], [])
+    first = 2 * members * layer
+    for row in range(len(owners)):
+        keys = stores[first + owners[row]]
+        values = stores[first + members + owners[row]]
+        end = ends[row]
+        keys.narrow(2, end - 1, 1).copy_(key.narrow(2, row, 1))
+        values.narrow(2, end - 1, 1).copy_(value.narrow(2, row, 1))
+        outputs.append(torch.ops.aten.scaled_dot_product_attention(
+            query.narrow(2, row, 1), keys.narrow(2, 0, end), values.narrow(2, 0, end),
+            None, 0.0, False, scale=scale, enable_gqa=shares_heads))
+    unused = query.size(2) - len(owners)
+    if unused > 0:
+        shape = [query.size(0), query.size(1), unused, value.size(3)]
+        outputs.append(torch.zeros(shape, dtype=query.dtype, device=query.device))
+    return torch.cat(outputs, 2).transpose(1, 2).contiguous()
+"""
+
+
+class PackTape:
+    """The short way of one kind of pack, as far as it is known."""
+
+    def __init__(self) -> None:
+        self._first: Tape | None = None
+        self._others: list[torch.Tensor] = []
+        self._run: Callable[..., torch.Tensor] | None = None
+        self._inputs = 0
+        self.is_refused = False
+        self.is_proved = False
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it can be run, proved or not."""
+        return self._run is not None
+
+    def refuse(self) -> None:
+        """Never take the short way."""
+        self.is_refused = True
+        self._first, self._run, self._others = None, None, []
+
+    @contextmanager
+    def writing(self, inputs: Sequence[torch.Tensor]) -> Iterator[Recording]:
+        """Write down the pack that runs in the block, on `inputs`."""
+        recording = Recording(TapeRecorder(inputs))
+        yield recording
+        assert recording.output is not None
+        tape = recording.recorder.tape(recording.output)
+        if self._first is None:
+            self._first = tape
+            return
+        whole = merged(self._first, tape, len(inputs), (0, 0))
+        self._run = _compiled(whole, len(inputs))
+        self._others = list(whole.outside[len(inputs) :])
+        self._inputs, self._first = len(inputs), None
+
+    def run(self, inputs: Sequence[torch.Tensor], members: Sequence[Member]) -> torch.Tensor:
+        """Do what the forward of a `RowPack` does, and count the rows in."""
+        assert self._run is not None
+        stores: list[torch.Tensor] = []
+        layers = [[m.cache.layers[i] for i in m.cache.own_layers] for m in members]
+        for of_layer in zip(*layers, strict=True):
+            pairs = [
+                layer.stores_with_room(member.count)
+                for layer, member in zip(of_layer, members, strict=True)
+            ]
+            stores += [keys for keys, _ in pairs]
+            stores += [values for _, values in pairs]
+        owners = [i for i, member in enumerate(members) for _ in range(member.count)]
+        ends = [member.start + row + 1 for member in members for row in range(member.count)]
+        # what its optimizer finds is worth less than the half second that its first runs take
+        with optimized_execution(False):
+            output: torch.Tensor = self._run(
+                list(inputs), self._others, stores, owners, ends, len(members)
+            )
+        for member in members:
+            member.cache.advance(member.count)
+        return output
+
+
+class Recording:
+    """A pack that is being written down."""
+
+    def __init__(self, recorder: TapeRecorder) -> None:
+        self.recorder = recorder
+        self.output: torch.Tensor | None = None
+
+    def attended(self, args: Sequence[Any], output: torch.Tensor) -> None:
+        """Write down an attention of all rows: query, key, value, layer, scale, shared heads."""
+        self.recorder.opaque(ATTEND, args, output)
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Leave the ops in the block out of what is written down."""
+    with _disable_current_modes():
+        yield
+
+
+def _compiled(tape: Tape, inputs: int) -> Callable[..., torch.Tensor]:
+    head = (
+        f"def {_NAME}(given: List[Tensor], other: List[Tensor], stores: List[Tensor], "
+        "owners: List[int], ends: List[int], members: int) -> Tensor:"
+    )
+    lines = [head]
+    for i in range(len(tape.outside)):
+        source = f"given[{i}]" if i < inputs else f"other[{i - inputs}]"
+        lines.append(f"    o{i} = {source}")
+    for number, entry in enumerate(tape.entries):
+        if entry.op is ATTEND:
+            args = ", ".join(map(text_of, entry.args))
+            lines.append(f"    e{number}_0 = attend({args}, stores, owners, ends, members)")
+        else:
+            lines += [f"    {statement}" for statement in statements(number, entry)]
+    lines.append(f"    return {text_of(tape.output)}")
+    try:
+        unit = torch.jit.CompilationUnit(_ATTEND + "\n".join(lines) + "\n")
+    except RuntimeError as error:
+        raise CannotReplay(f"TorchScript refuses: {str(error).strip()[:200]}") from error
+    run: Callable[..., torch.Tensor] = getattr(unit, _NAME)
+    return run
