@@ -35,8 +35,11 @@ class StageRecord:
     host: str = rule(TEXT, "host label")
     transport: str = rule(TEXT, "local, ssh or command")
     layer_range: str | None = rule(TEXT, "`start:end`, half-open, where it was chosen", None)
-    quantization: str | None = rule(TEXT, "bfloat16, int8 or nf4, where it was chosen", None)
+    quantization: str | None = rule(
+        TEXT, "bfloat16, int8, nf4, int8-weight or int4-weight, where it was chosen", None
+    )
     device: str | None = rule(TEXT, "cpu, cuda:0, mps, where it was chosen", None)
+    threads: int | None = rule(POSITIVE, "compute threads, where they were chosen", None)
     command: tuple[str, ...] = rule(TEXTS, "how the process was started", ())
 
 
@@ -101,6 +104,10 @@ class RequestRecord:
     history_bytes: int | None = rule(
         NON_NEGATIVE, "hidden states kept at its end, to be sent again to a lost stage", None
     )
+    guessed_tokens: int | None = rule(
+        NON_NEGATIVE, "tokens guessed ahead and worked on; absent where nothing was guessed", None
+    )
+    right_guesses: int | None = rule(NON_NEGATIVE, "how many of those were right", None)
     options: Mapping[str, Any] | None = rule(OBJECT, "sampling options and limits", None)
 
 

@@ -39,12 +39,15 @@ class SegmentedLog:
         """
         if self._size_bytes and self._size_bytes + len(data) > self._segment_bytes:
             self._next_segment()
-        view = memoryview(data)
-        while view:
-            written = os.write(self._fd, view)
-            view = view[written:]
-            self._size_bytes += written
-            self._total_bytes += written
+        written = self._write(data)
+        while written < len(data):  # A disk that is nearly full takes a part.
+            written += self._write(data[written:])
+
+    def _write(self, data: bytes) -> int:
+        written = os.write(self._fd, data)
+        self._size_bytes += written
+        self._total_bytes += written
+        return written
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

@@ -83,7 +83,7 @@ def show_starts(starts: tuple[Start, ...], screen: Screen) -> None:
         screen.line(f"  stage {start.stage} on {host}: first line after {hello}, {ready}")
         rows = tuple(
             (
-                "   " + printable(phase.name, 28),
+                "   " + printable(phase.name, 36),
                 span(max(0.0, phase.start_ms)),
                 "no end" if phase.took_ms is None else span(phase.took_ms),
                 _bar(phase, end_ms),

@@ -13,7 +13,7 @@ from orchestrator.bundle.lookup import Seen, events
 from orchestrator.bundle.reader import Bundle, Kept
 from orchestrator.bundle.records import OpRecord
 from worker.protocol.events import Op, Starting
-from worker.protocol.ops import RequestId
+from worker.protocol.ops import RequestId, Together
 
 NOT_WORK = ("ping", "shutdown")
 
@@ -104,7 +104,9 @@ def _process_starts(bundle: Bundle) -> dict[int, list[float]]:
 def _add_event(
     samples: _Samples, seen: Seen[Op], process: int, known: set[tuple[int, int, RequestId]]
 ) -> None:
-    request = (seen.stage, process, seen.event.rid)
+    # What goes together has a name of its own each time, and requests that go on.
+    rid = Together.op if seen.event.op == Together.op else seen.event.rid
+    request = (seen.stage, process, rid)
     samples.done += 1
     samples.failed += not seen.event.ok
     samples.compute.append(seen.event.duration_ms)

@@ -8,11 +8,13 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from orchestrator.bundle.manifest import EndRecord, Manifest
 from orchestrator.bundle.mask import Masker
+from orchestrator.bundle.op_line import op_line
 from orchestrator.bundle.records import (
     ExitRecord,
     FailureRecord,
@@ -86,7 +88,7 @@ class BundleWriter:
     def line(self, stage: int, host: str, line: bytes, wall_ms: float) -> None:
         """Keep an event line, the ready line or a line that is none of the protocol."""
         raw = self._masker.raw(line.strip())
-        head = _json({"stage": stage, "host": host, "wall_ms": wall_ms})[:-1]
+        head = b'%b,"wall_ms":%r' % (_place(stage, host), wall_ms)
         if len(raw) <= self._bounds.line_bytes and _is_object(raw):
             rest = b',"line":' + raw + b"}"
         else:
@@ -107,7 +109,8 @@ class BundleWriter:
 
     def op(self, record: OpRecord) -> None:
         """Keep one op; nothing in it is named like a secret, so this common call stays cheap."""
-        self._append("ops.jsonl", self._masker.raw(_json(to_fields(record))) + b"\n")
+        line = op_line(record).encode("utf-8", "replace")
+        self._append("ops.jsonl", self._masker.raw(line) + b"\n")
 
     def exit(self, record: ExitRecord) -> None:
         """Keep the end of a process."""
@@ -191,6 +194,11 @@ class BundleWriter:
 
 def _json(values: dict[str, Any]) -> bytes:
     return _ENCODER.encode(values).encode("utf-8", "replace")
+
+
+@lru_cache(maxsize=256)
+def _place(stage: int, host: str) -> bytes:
+    return _json({"stage": stage, "host": host})[:-1]
 
 
 def _is_object(raw: bytes) -> bool:

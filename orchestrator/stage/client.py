@@ -17,7 +17,7 @@ from orchestrator.stage.scribe import Scribe
 from orchestrator.timeouts import Timeouts
 from orchestrator.transport.base import PipeClosed
 from worker.protocol.codec import encode_request
-from worker.protocol.events import Event
+from worker.protocol.events import Event, Op
 from worker.protocol.ops import Reply, Request
 from worker.protocol.ready import Ready
 
@@ -36,6 +36,7 @@ class StageClient:
         on_status: told of each new phase and event, from the event loop.
         on_failure: told of the failure, once.
         on_event: told of each event, `op` and `heartbeat` aside.
+        on_op: told of each `op` event.
         gate: bounds the logins of all workers that start together; None is one of its own.
     """
 
@@ -48,13 +49,14 @@ class StageClient:
         on_status: Callable[[StageStatus], None] = lambda status: None,
         on_failure: Callable[[StageFailure], None] = lambda failure: None,
         on_event: Callable[[Event], None] = lambda event: None,
+        on_op: Callable[[Op], None] = lambda op: None,
         gate: StartGate | None = None,
     ) -> None:
         self.spec = spec
         self._timeouts = timeouts
         self._on_status = on_status
         self._news = asyncio.Event()
-        self._notes = StageNotes(spec, self._changed, on_event)
+        self._notes = StageNotes(spec, self._changed, on_event, on_op)
         self._scribe = Scribe(spec.stage, spec.host, recorder)
         self._on_failure = on_failure
         self._gate = gate or StartGate()
@@ -70,6 +72,11 @@ class StageClient:
     def ready(self) -> Ready | None:
         """The ready line, once it came."""
         return self._link.inbox.ready
+
+    @property
+    def received_bytes_s(self) -> float | None:
+        """How fast the newest long reply arrived; None before the first."""
+        return self._link.received_bytes_s
 
     @property
     def failure(self) -> StageFailure | None:
@@ -100,8 +107,18 @@ class StageClient:
         await self._greet()
         await self._reach(lambda: self._link.done, limit_s, self._late("done", limit_s))
 
-    async def call(self, request: Request[R], timeout_s: float | None = None) -> R:
+    async def call(
+        self,
+        request: Request[R],
+        timeout_s: float | None = None,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> R:
         """Send an op and return its reply. A cancelled call's reply is dropped when it comes.
+
+        Args:
+            request: the op.
+            timeout_s: for its reply.
+            on_sent: told when it is handed to the pipe; from then on the worker will get it.
 
         Raises:
             OpRejected: the worker refused the op and serves on.
@@ -110,22 +127,20 @@ class StageClient:
         """
         assert request.request_id is not None, "an op without request_id cannot be matched"
         limit_s = self._timeouts.op_s if timeout_s is None else timeout_s
-        loop, link = asyncio.get_running_loop(), self._link
-        late_s = loop.time() + limit_s
+        link = self._link
+        late_s = asyncio.get_running_loop().time() + limit_s
         line = encode_request(request)
         try:
-            if not link.process.has_room:
+            process = link.process
+            if not process.has_room:
                 async with asyncio.timeout_at(late_s):
-                    await link.process.room()
+                    await process.room()
+                process = link.process
             # Nothing is awaited between here and the write: a call that is cancelled while it
             # waits for room must not be expecting a reply.
-            future = link.write(link.process, request, line).future
-            # Not asyncio.timeout, which alone would be a tenth of what an op costs here.
-            alarm = loop.call_at(late_s, _expire, future)
-            try:
-                return cast(R, await future)
-            finally:
-                alarm.cancel()
+            reply = link.write(process, request, line, late_s)
+            on_sent()
+            return cast(R, await reply)
         except TimeoutError:
             late = f"did not answer {request.op} within {limit_s:g} s; it or its host is too slow"
             raise link.fail(Hung(link.scene(), late)) from None
@@ -230,8 +245,3 @@ class StageClient:
             )
 
         return failure
-
-
-def _expire(future: asyncio.Future[Reply]) -> None:
-    if not future.done():
-        future.set_exception(TimeoutError())

@@ -26,6 +26,7 @@ from worker.protocol.codec import (
     Garbage,
     ReplyLine,
     decode_worker_line,
+    is_op_event,
     parse_reply,
 )
 from worker.protocol.events import Starting
@@ -102,6 +103,10 @@ class Inbox:
         if self.handshake.hello is None:
             self._scribe.line(line)
             self._first(line)
+            return
+        if not self._notes.wants_op and is_op_event(line):
+            self._scribe.line(line)
+            self._notes.op_event()
             return
         read = decode_worker_line(line)
         if isinstance(read, ReplyLine):

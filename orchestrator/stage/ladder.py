@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 from orchestrator.timeouts import Timeouts
-from orchestrator.transport.base import PipeClosed, StageProcess
+from orchestrator.transport.base import StageProcess
 
 SHUTDOWN_ID = "stageline:shutdown"
 
@@ -16,26 +15,25 @@ async def descend(
     process: StageProcess,
     ended: asyncio.Task[None],
     timeouts: Timeouts,
-    ask: Callable[[StageProcess], None],
+    ask: Callable[[StageProcess], Callable[[], bool]],
 ) -> None:
     """Go down the ladder as far as SIGTERM; the caller owes SIGKILL if `ended` is not done.
 
     A stage that does not answer while the first rung begins is not waited for any longer: it is
-    stopped, or cannot hear.
+    stopped, or cannot hear. What it wrote before it was asked, and is read only now, is no answer.
 
     Args:
         process: the process to end.
         ended: done once the process is gone.
         timeouts: how long each rung holds.
-        ask: sends what is answered at once, and the `shutdown` op, where the stage can take them.
+        ask: sends what is answered at once, and the `shutdown` op, where the stage can take them;
+            returns what tells whether it has answered.
     """
-    received = process.bytes_received
-    with contextlib.suppress(PipeClosed):
-        ask(process)
+    has_answered = ask(process)
     process.close_stdin()
     first_s = min(timeouts.mute_s, timeouts.exit_s)
     await asyncio.wait({ended}, timeout=first_s)
-    is_mute = process.bytes_received == received
+    is_mute = not has_answered()
     if not ended.done() and not is_mute:
         await asyncio.wait({ended}, timeout=timeouts.exit_s - first_s)
     if not ended.done():

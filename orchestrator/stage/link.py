@@ -12,12 +12,13 @@ from orchestrator.causes import Ending, is_dropped_login, kills_before, why_ende
 from orchestrator.failures import Hung, ProtocolViolation, Scene, SpawnFailed, StageFailure
 from orchestrator.oom import kernel_lines
 from orchestrator.specs import StageSpec
+from orchestrator.stage.deadlines import Deadlines
 from orchestrator.stage.inbox import BrokenRule, Inbox
 from orchestrator.stage.keeper import PING_ID, keep
 from orchestrator.stage.ladder import SHUTDOWN_ID, descend
 from orchestrator.stage.notes import StageNotes
 from orchestrator.stage.opening import answer_first
-from orchestrator.stage.pending import PendingOp, PendingOps
+from orchestrator.stage.pending import NEVER_S, PendingOp, PendingOps
 from orchestrator.stage.scribe import Scribe
 from orchestrator.timeouts import Timeouts
 from orchestrator.transport.base import (
@@ -61,6 +62,7 @@ class StageLink:
         self.done = False
         self.dropped: StageFailure | None = None
         self.pending = PendingOps()
+        self._deadlines = Deadlines(lambda: self.pending.in_flight)
         nonce = secrets.token_hex(8)
         self.inbox = Inbox(spec, nonce, notes, self.pending, scribe, self._on_first)
         self._spec = spec
@@ -107,6 +109,11 @@ class StageLink:
         return said or self.dropped is not None
 
     @property
+    def received_bytes_s(self) -> float | None:
+        """How fast the newest long line arrived; None before the first."""
+        return None if self._process is None else self._process.received_bytes_s
+
+    @property
     def process(self) -> StageProcess:
         """The process, for ops.
 
@@ -120,17 +127,24 @@ class StageLink:
             raise ConnectionError(f"stage {self._spec.stage} on {self._spec.host} is not open")
         return self._process
 
-    def write(self, process: StageProcess, request: Request[Any], line: bytes) -> PendingOp:
-        """Send an op's line and expect its reply.
+    def write(
+        self, process: StageProcess, request: Request[Any], line: bytes, late_s: float = NEVER_S
+    ) -> asyncio.Future[Any]:
+        """Send an op's line; return what will be its reply.
+
+        Args:
+            late_s: when the reply is a TimeoutError instead, by the clock of the event loop.
 
         Raises:
             PipeClosed: see `pipe_closed`.
         """
         # Before the write: a fast worker can answer while the pipe is still being filled.
-        op = PendingOp(request, asyncio.get_running_loop().create_future(), len(line))
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        op = PendingOp(request, future, len(line), late_s)
         process.write(line)
         self.pending.add(op)
-        return op
+        self._deadlines.watch(op)
+        return future
 
     async def pipe_closed(self) -> StageFailure:
         """Wait for what explains a closed stdin, usually the end of the process; return it."""
@@ -183,6 +197,7 @@ class StageLink:
             await asyncio.gather(supervisor, keeper, return_exceptions=True)
             process.close()
             self.pending.fail_all(ConnectionError("the stage was closed"))
+            self._deadlines.close()
             if self.failure is None and self.dropped is None:
                 self._notes.enter("closed")
             await asyncio.sleep(0)  # asyncio closes the pipes in its next turn
@@ -217,8 +232,7 @@ class StageLink:
 
     async def _read(self, process: StageProcess) -> None:
         try:
-            while line := await process.readline():
-                self.inbox.take(line)
+            await process.each_line(self.inbox.take)
         except BrokenRule as broken:
             self.fail(broken.kind(self.scene(), broken.cause, may_pass=broken.may_pass))
         except LineTooLong as error:
@@ -254,13 +268,18 @@ class StageLink:
 
     def _tell(self, process: StageProcess, request: Request[Any]) -> None:
         """Send what nobody waits for the answer of."""
-        self.write(process, request, encode_request(request)).future.cancel()
+        self.write(process, request, encode_request(request)).cancel()
 
-    def _ask_to_end(self, process: StageProcess) -> None:
-        if self.inbox.handshake.hello is not None:
+    def _ask_to_end(self, process: StageProcess) -> Callable[[], bool]:
+        """Ask a stage to end; return what tells whether it has answered anything."""
+        received = process.bytes_received
+        if self.inbox.handshake.hello is None:  # Nothing may be sent before.
+            return lambda: process.bytes_received != received
+        with contextlib.suppress(PipeClosed):
             self._tell(process, Ping(request_id=PING_ID))  # answered also in a long op
-        if self.inbox.ready is not None:
-            self._tell(process, Shutdown(request_id=SHUTDOWN_ID))
+            if self.inbox.ready is not None:
+                self._tell(process, Shutdown(request_id=SHUTDOWN_ID))
+        return lambda: not self.pending.count_of(PING_ID)
 
     def _broke(self, cause: str) -> StageFailure:
         return self.fail(ProtocolViolation(self.scene(), cause))

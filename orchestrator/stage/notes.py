@@ -30,6 +30,9 @@ from worker.protocol.events import (
 Phase = Literal["connecting", "loading", "ready", "done", "failed", "closed"]
 
 _EVENTS_KEPT = 12
+# Reading an op event is a tenth of what an op costs here: the first ones, then one of so many.
+_FIRST_OPS = 64
+_LATER_OPS = 8
 _STDERR_LINES_KEPT = 60
 _STDERR_LINE_CHARS = 2000
 # Kept however many other events follow: they decide why a process ended.
@@ -84,17 +87,20 @@ class StageNotes:
         spec: StageSpec,
         on_change: Callable[[StageStatus], None],
         on_event: Callable[[Event], None] = lambda event: None,
+        on_op: Callable[[Op], None] = lambda op: None,
     ) -> None:
         self.advanced_s = time.monotonic()
         self._spec = spec
         self._on_change = on_change
         self._on_event = on_event
+        self._on_op = on_op
+        self._num_ops = 0
         self._progress: DownloadProgress | None = None
         self._phase: Phase = "connecting"
         self._note = ""
         self._since_s = time.monotonic()
         self._last_event: Event | None = None
-        self._recent: deque[Event] = deque(maxlen=_EVENTS_KEPT)
+        self._recent: deque[str] = deque(maxlen=_EVENTS_KEPT)
         self._telling: dict[type[Event], Event] = {}
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES_KEPT)
         self._stderr_part = ""
@@ -141,9 +147,12 @@ class StageNotes:
 
     def event(self, event: Event) -> None:
         """Keep an event."""
-        self._recent.append(event)
+        self._recent.append(_kind(event))
         if isinstance(event, _TELLING):
             self._telling[type(event)] = event
+        if isinstance(event, Op):
+            self._num_ops += 1
+            self._on_op(event)
         if isinstance(event, (Op, Heartbeat)):
             return
         self._last_event = event
@@ -155,6 +164,16 @@ class StageNotes:
             self._progress = event
         self._on_event(event)
         self._on_change(self.status)
+
+    @property
+    def wants_op(self) -> bool:
+        """Whether the next op event is to be read: the first ones and some later tell the pace."""
+        return self._num_ops < _FIRST_OPS or self._num_ops % _LATER_OPS == 0
+
+    def op_event(self) -> None:
+        """Note that an op was reported; nothing else of it matters here."""
+        self._num_ops += 1
+        self._recent.append(Op.kind)
 
     def stderr(self, chunk: bytes) -> None:
         """Keep the lines of a chunk; a progress bar's carriage returns end lines as well."""
@@ -186,7 +205,7 @@ class StageNotes:
             title=self._spec.title,
             phase=phase,
             exit_status=exit_status,
-            last_events=tuple(_kind(event) for event in self._recent),
+            last_events=tuple(self._recent),
             stderr_tail=self.stderr_lines[-20:],
         )
 

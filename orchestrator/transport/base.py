@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,8 +73,9 @@ class Launch:
 class StageProcess(Protocol):
     """A running process with line pipes.
 
-    stdout is read by `readline`, stderr is always drained into the callback given at the start.
-    `bytes_received` and `bytes_unsent` move as long as the link moves, also within one long line.
+    stdout is read by `readline` or `each_line`, stderr is always drained into the callback given
+    at the start. `bytes_received` and `bytes_unsent` move as long as the link moves, also within
+    one long line.
     """
 
     host: str
@@ -82,6 +84,10 @@ class StageProcess(Protocol):
     @property
     def bytes_received(self) -> int:
         """Bytes of stdout and stderr so far."""
+
+    @property
+    def received_bytes_s(self) -> float | None:
+        """How fast the newest long line of stdout arrived; None before the first."""
 
     @property
     def bytes_unsent(self) -> int:
@@ -110,6 +116,14 @@ class StageProcess(Protocol):
 
         Raises:
             LineTooLong: nothing more can be read.
+        """
+
+    async def each_line(self, take: Callable[[bytes], None]) -> None:
+        """Hand each line of stdout to `take` as it comes, a cut last line as it is, until its end.
+
+        Raises:
+            LineTooLong: nothing more can be read.
+            Exception: whatever `take` raises; no line comes after that.
         """
 
     async def stderr_ended(self) -> None:

@@ -11,7 +11,8 @@ import signal
 from collections.abc import Callable
 
 from orchestrator.transport.base import ExitStatus, Launch, SpawnError
-from orchestrator.transport.lines import ChunkLines, Drain, LineWriter
+from orchestrator.transport.line_writer import LineWriter
+from orchestrator.transport.lines import Drain, LineReader
 
 # 1.3 times the throughput at 1 MiB a line, and a stage can write 7,680 events instead of 480
 # before it waits for us (transport measurements, 2 cores).
@@ -27,14 +28,14 @@ class PipedProcess:
         launch: Launch,
         process: asyncio.subprocess.Process,
         stdin: tuple[asyncio.WriteTransport, LineWriter],
-        stdout: tuple[asyncio.ReadTransport, ChunkLines],
+        stdout: LineReader,
         stderr: tuple[asyncio.ReadTransport, Drain],
     ) -> None:
         self.host = launch.host
         self.pid = process.pid
         self._process = process
         self._stdin, self._writer = stdin
-        self._stdout, self._lines = stdout
+        self._stdout = stdout
         self._stderr, self._drain = stderr
 
     @staticmethod
@@ -80,14 +81,19 @@ class PipedProcess:
             launch,
             process,
             await loop.connect_write_pipe(LineWriter, ours[0]),
-            await loop.connect_read_pipe(lambda: ChunkLines(max_line_bytes), ours[1]),
+            LineReader(ours[1], max_line_bytes),
             await loop.connect_read_pipe(lambda: Drain(on_stderr), ours[2]),
         )
 
     @property
     def bytes_received(self) -> int:
         """Bytes of stdout and stderr so far."""
-        return self._lines.bytes_received + self._drain.bytes_received
+        return self._stdout.bytes_received + self._drain.bytes_received
+
+    @property
+    def received_bytes_s(self) -> float | None:
+        """How fast the newest long line of stdout arrived; None before the first."""
+        return self._stdout.arrival.bytes_s
 
     @property
     def bytes_unsent(self) -> int:
@@ -121,7 +127,16 @@ class PipedProcess:
         Raises:
             LineTooLong: nothing more can be read.
         """
-        return await self._lines.readline()
+        return await self._stdout.readline()
+
+    async def each_line(self, take: Callable[[bytes], None]) -> None:
+        """Hand each line of stdout to `take` as it comes, until its end.
+
+        Raises:
+            LineTooLong: nothing more can be read.
+            Exception: whatever `take` raises; no line comes after that.
+        """
+        await self._stdout.each(take)
 
     async def wait(self) -> ExitStatus:
         """Wait for the end of the process; what it left of its process group is ended too."""

@@ -225,13 +225,21 @@ def test_the_ladder_ends_what_ignores_everything_and_its_children_within_its_bou
     assert 0.8 <= took_s < 0.8 + limits.kill_s
 
 
+async def stop(pid: int) -> None:
+    """Stop a process and wait until it is: until then one of its threads may still answer."""
+    process = psutil.Process(pid)
+    process.suspend()
+    while process.status() != psutil.STATUS_STOPPED:
+        await asyncio.sleep(0)
+
+
 def test_a_stopped_worker_is_not_waited_for() -> None:
     recorder = MemoryRecorder()
 
     async def run() -> float:
         stage = StageClient(stub_spec(), recorder=recorder, timeouts=replace(PATIENT, mute_s=0.5))
         ready = await stage.start()
-        os.kill(ready.pid, signal.SIGSTOP)
+        await stop(ready.pid)
         start_s = time.monotonic()
         await stage.aclose()
         return time.monotonic() - start_s

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from worker.protocol import codec
-from worker.protocol.events import Envelope, Heartbeat, UnknownEvent
+from worker.protocol.events import Envelope, Heartbeat, Op, UnknownEvent
 from worker.protocol.ops import ForwardAndSample, ForwardRange, HiddenReply, Ping
 from worker.protocol.roles import StageIdentity
 from worker.protocol.schema import ErrorCode, ProtocolError
@@ -155,6 +155,19 @@ def test_events_come_back_with_their_envelope() -> None:
     event, envelope = Heartbeat(rss_mb=1.5, requests_served=3), Envelope(stage=1, uptime_ms=9)
     line = codec.encode_event(event, envelope)
     assert codec.decode_worker_line(line) == codec.EventLine(event, envelope)
+
+
+def test_an_op_event_is_known_without_reading_its_fields_and_only_where_it_is_one() -> None:
+    event = Op(op="ping", duration_ms=1, idle_ms_before=2, ok=True, in_bytes=3, out_bytes=4)
+    line = codec.encode_event(event, Envelope())
+    others = [
+        codec.encode_event(Heartbeat(rss_mb=1.5, requests_served=2), Envelope()),
+        line[:-3] + b"\n",
+        line.replace(b":1", b":1]"),
+        line.replace(b'"op"', b'"op2"', 1),
+        b'["event","op"]\n',
+    ]
+    assert [codec.is_op_event(one) for one in (line, *others)] == [True] + [False] * len(others)
 
 
 @pytest.mark.parametrize("line", [b"Welcome to host", b"{}", b"[]", b'{"status":"busy"}', b""])

@@ -54,9 +54,11 @@ def test_lines_go_in_and_come_out_whole_also_long_ones() -> None:
         for line in lines:
             process.write(line)
         process.close_stdin()
-        return [await process.readline() for _ in range(5)]
+        echoed: list[bytes] = []
+        await process.each_line(echoed.append)
+        return echoed
 
-    assert with_process(("cat",), echo) == [*lines, b""]
+    assert with_process(("cat",), echo) == lines
 
 
 def test_a_full_pipe_holds_the_sender_back_and_counts_as_unsent() -> None:
@@ -87,10 +89,10 @@ def test_writing_to_a_process_that_closed_its_stdin_is_an_error() -> None:
 
 def test_a_line_over_the_limit_is_an_error() -> None:
     async def read(process: PipedProcess) -> list[bytes]:
-        first = await process.readline()
+        lines: list[bytes] = []
         with pytest.raises(LineTooLong):
-            await process.readline()
-        return [first]
+            await process.each_line(lines.append)
+        return lines
 
     assert with_process(shell("echo one; exec yes | tr -d '\\n'"), read) == [b"one\n"]
 

@@ -6,8 +6,10 @@ The stages answer at once with a hidden state of one token: 1,152 characters of 
 model, 21,848 as of hidden size 8192. CPU time of this process, of all its threads, is divided by
 the ops that the stages answered; a bundle is written as in a run. The ways are measured in turn, so
 that a busy machine slows all alike. "a pipe alone" sends and reads the same lines with the same
-transport and does nothing else: the floor. "encoding one request" is a fixed piece of work, 4 to
-6 us on a machine that has nothing else to do; where it takes longer, so does all the rest.
+transport and does nothing else: the floor. "and events in it": the stages write an event after
+each reply, as workers do, which is one more line to read and to keep. "encoding one request" is a
+fixed piece of work, 4 to 6 us on a machine that has nothing else to do; where it takes longer, so
+does all the rest.
 """
 
 from __future__ import annotations
@@ -38,9 +40,11 @@ LIMIT_US = 150
 SIZES = {"1.2 KB": 1152, "16 KiB": 21848}
 
 
-async def cost_us(hidden_chars: int, steps: int, recorder: Recorder | None = None) -> float:
+async def cost_us(
+    hidden_chars: int, steps: int, recorder: Recorder | None = None, *, tells: bool = False
+) -> float:
     """Return the microseconds of CPU time for each op of decode steps."""
-    specs = quick_specs(NUM_STAGES, hidden_chars)
+    specs = quick_specs(NUM_STAGES, hidden_chars, tells=tells)
     async with await Pipeline.start(specs, recorder=recorder) as pipeline:
 
         async def step(position: int) -> None:
@@ -56,18 +60,21 @@ async def pipe_us(hidden_chars: int, steps: int) -> float:
     process = await PipedProcess.start(
         launch, max_line_bytes=MAX_LINE_BYTES, on_stderr=lambda data: None
     )
+    lines: asyncio.Queue[bytes] = asyncio.Queue()
+    reading = asyncio.create_task(process.each_line(lines.put_nowait))
     for _ in range(2):
-        await process.readline()
+        await lines.get()
     text = b"A" * hidden_chars
     line = b'{"op":"forward_range","request_id":"r","hidden_b64":"' + text + b'"}\n'
 
     async def step(position: int) -> None:
         process.write(line)
-        await process.readline()
+        await lines.get()
 
     used_us = await _measured(step, steps * NUM_STAGES)
     process.close_stdin()
     await process.wait()
+    await reading
     process.close()
     return used_us
 
@@ -87,12 +94,12 @@ def on_loop(measure: Callable[[int, int], Coroutine[Any, Any, float]], *how: int
     return asyncio.run(measure(*how))
 
 
-def with_bundle(hidden_chars: int, steps: int) -> float:
+def with_bundle(hidden_chars: int, steps: int, *, tells: bool = False) -> float:
     """Measure with a bundle that is written."""
     with tempfile.TemporaryDirectory() as folder:
         writer = BundleWriter(Path(folder) / "bundle")
         try:
-            return asyncio.run(cost_us(hidden_chars, steps, writer))
+            return asyncio.run(cost_us(hidden_chars, steps, writer, tells=tells))
         finally:
             writer.close(0)
 
@@ -125,6 +132,7 @@ def main() -> int:
         ways[f"{name}, a pipe alone"] = partial(on_loop, pipe_us, chars, given.steps)
         ways[f"{name}, no bundle"] = partial(on_loop, cost_us, chars, given.steps)
         ways[f"{name}, with a bundle"] = partial(with_bundle, chars, given.steps)
+        ways[f"{name}, and events in it"] = partial(with_bundle, chars, given.steps, tells=True)
     found = in_turn(ways, given.rounds)
     for name, values in found.items():
         print(f"{name:24} {spread(values, 1)} us of CPU time for each op")

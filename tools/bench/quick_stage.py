@@ -2,10 +2,11 @@
 
 Run as a script by `tools.bench.quick_stages`, which imports what this must not, to start fast:
 
-    python -I -S quick_stage.py HELLO READY HIDDEN_CHARS [the words of a worker's command line]
+    python -I -S quick_stage.py HELLO READY HIDDEN_CHARS EVENT [words of a worker's command line]
 
-HELLO is its first line with NONCE in it, READY its ready line. At the end of stdin it tells stderr
-of every request that was not released.
+HELLO is its first line with NONCE in it, READY its ready line. EVENT is told of each op, with the
+op for OP and the request_id for RID, in one write with the next reply, as workers do; "" tells of
+none. At the end of stdin it tells stderr of every request that was not released.
 """
 
 import json
@@ -14,7 +15,7 @@ import sys
 
 def main() -> None:
     """Serve to the end of stdin."""
-    hello, ready, hidden_chars, *words = sys.argv[1:]
+    hello, ready, hidden_chars, event, *words = sys.argv[1:]
     nonce = next(word.partition("=")[2] for word in words if word.startswith("--nonce="))
     sys.stdout.write(f"{hello.replace('NONCE', nonce)}\n{ready}\n")
     sys.stdout.flush()
@@ -31,6 +32,7 @@ def main() -> None:
         "shutdown": '"shutting_down":true',
     }
     live = set()
+    behind = ""
     for line in sys.stdin.buffer:
         request = json.loads(line)
         op, rid = request["op"], request["request_id"]
@@ -38,8 +40,13 @@ def main() -> None:
             live.discard(rid)
         elif op not in ("ping", "shutdown"):
             live.add(rid)
-        sys.stdout.write(f'{{"request_id":{json.dumps(rid)},{replies[op]}}}\n')
+        sys.stdout.write(f'{behind}{{"request_id":{json.dumps(rid)},{replies[op]}}}\n')
         sys.stdout.flush()
+        behind = ""
+        if event and op != "ping":  # A worker's reader answers pings, and tells of none.
+            behind = event.replace("OP", op).replace('"RID"', json.dumps(rid)) + "\n"
+    sys.stdout.write(behind)
+    sys.stdout.flush()
     if live:
         sys.stderr.write(f"not released: {sorted(live)}\n")
 

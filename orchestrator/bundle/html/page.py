@@ -36,7 +36,7 @@ _COLOURS = 8  # Of stages, in page.css.
 def page_of(bundle: Bundle) -> str:
     """Return the whole page."""
     report = report_of(bundle)
-    style = (_HERE / "page.css").read_text("utf-8")
+    style = style_sheet()
     script = (_HERE / "page.js").read_text("utf-8")
     return (
         _environment()
@@ -44,7 +44,7 @@ def page_of(bundle: Bundle) -> str:
         .render(
             style=style,
             script=script,
-            policy=_policy(style, script),
+            policy=policy_of(style, script),
             report=report,
             manifest=report.manifest,
             bundle=bundle,
@@ -123,7 +123,12 @@ def _numbers(report: Report) -> tuple[tuple[str, str], ...]:
     return tuple(numbers)
 
 
-def _policy(style: str, script: str) -> str:
+def style_sheet() -> str:
+    """Return the look that all pages share."""
+    return (_HERE / "page.css").read_text("utf-8")
+
+
+def policy_of(style: str, script: str) -> str:
     """Return a policy under which the browser takes this style, this script and nothing else."""
     hashes = [
         base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
