@@ -29,6 +29,8 @@ class Answer:
         seed: of the draws; None where decoding is greedy.
         recoveries: attempts to bring a lost stage back.
         history_bytes: the most hidden states that were kept for that.
+        wire_encodings: what hidden states were on the wire.
+        direct_links: for each stage but the last, whether it handed them straight on at the end.
     """
 
     pieces: list[str] = field(default_factory=list)
@@ -43,6 +45,8 @@ class Answer:
     notes: list[str] = field(default_factory=list)
     recoveries: tuple[RecoveryRecord, ...] = ()
     history_bytes: int = 0
+    wire_encodings: tuple[str, ...] = ()
+    direct_links: tuple[bool, ...] = ()
     _meter: Meter | None = None
     _begun_s: float = field(default_factory=time.perf_counter)
 
@@ -60,6 +64,8 @@ class Answer:
         self.hosts, self.ready = pipeline.hosts, pipeline.ready
         self.recoveries = tuple(pipeline.recoveries)
         self.history_bytes = pipeline.peak_history_bytes
+        self.wire_encodings = pipeline.encodings_used
+        self.direct_links = pipeline.links_live
 
     def take(self, output: TokenOutput) -> None:
         """Add a token."""
@@ -96,6 +102,9 @@ class Answer:
             "notes": self.notes,
             "recoveries": [to_fields(record) for record in self.recoveries],
             "history_bytes": self.history_bytes,
+            "wire_encodings": list(self.wire_encodings),
+            "direct_links": list(self.direct_links),
+            "speculation": self._guesses(),
         }
         return result if trouble is None else {**result, "error": trouble.fields()}
 
@@ -111,6 +120,9 @@ class Answer:
             parts.append(f"first token after {timings.ttft_ms / 1e3:.2f} s")
         if timings and timings.tokens_per_s is not None:
             parts.append(f"{timings.tokens_per_s:.1f} tokens/s")
+        guesses = self.finish.guesses if self.finish else None
+        if guesses and guesses.drafted:
+            parts.append(f"{guesses.accepted} of {guesses.drafted} guesses right")
         restarts = sum(record.ok for record in self.recoveries)
         if restarts:
             parts.append("1 restart" if restarts == 1 else f"{restarts} restarts")
@@ -127,6 +139,12 @@ class Answer:
             "completion_tokens": new,
             "total_tokens": self.prompt_tokens + new,
         }
+
+    def _guesses(self) -> dict[str, int] | None:
+        guesses = self.finish.guesses if self.finish else None
+        if guesses is None:
+            return None
+        return {"guessed_tokens": guesses.drafted, "right_guesses": guesses.accepted}
 
     def _request_timings(self) -> Timings | None:
         """Return how fast the request was; one that was cut short, as far as it came."""

@@ -22,6 +22,10 @@ class AnswerText:
         """The stop string that ended the text, if one did."""
         return self._stops.matched
 
+    def foresee(self, tokens: Sequence[int]) -> None:
+        """Have the text of tokens made that will be pushed, all at once."""
+        self._detokenizer.foresee(tokens)
+
     async def push(self, token_id: int) -> str:
         """Add a token and return what may be shown."""
         return self._stops.push(await self._detokenizer.push(token_id))
@@ -30,3 +34,7 @@ class AnswerText:
         """Return what is left to show when no more tokens come."""
         rest = self._stops.push(await self._detokenizer.finish())
         return rest + self._stops.finish()
+
+    async def aclose(self) -> None:
+        """Ask for no more text."""
+        await self._detokenizer.aclose()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from worker.protocol.encodings import Encoding
 from worker.protocol.ops import (
     DecodeStep,
     EmbedAndForward,
@@ -44,19 +45,34 @@ class Chunk:
         """Whether it is one decode step; several in a row may be packed into one op."""
         return self.position > 0 and (len(self.tokens) == 1 or self.as_steps)
 
-    def first_op(self, rid: RequestId) -> Request[HiddenReply]:
-        """Return the first stage's op."""
+    def first_op(self, rid: RequestId, encoding: str = Encoding.BF16) -> Request[HiddenReply]:
+        """Return the first stage's op; its reply has the encoding."""
         if len(self.tokens) == 1 and self.position > 0:
-            return DecodeStep(request_id=rid, token_id=self.tokens[0], position=self.position)
+            return DecodeStep(
+                request_id=rid,
+                token_id=self.tokens[0],
+                position=self.position,
+                reply_encoding=encoding,
+            )
         return EmbedAndForward(
-            request_id=rid, tokens=self.tokens, position=self.position, as_steps=self.as_steps
+            request_id=rid,
+            tokens=self.tokens,
+            position=self.position,
+            as_steps=self.as_steps,
+            reply_encoding=encoding,
         )
 
     def middle_op(
-        self, rid: RequestId, hidden: HiddenReply, *, with_tokens: bool
+        self,
+        rid: RequestId,
+        hidden: HiddenReply,
+        *,
+        with_tokens: bool,
+        encoding: str = Encoding.BF16,
     ) -> Request[HiddenReply]:
         """Return a middle stage's op; the hidden states' base64 text goes on as it is."""
-        return ForwardRange(request_id=rid, **self._onward(hidden, with_tokens))
+        onward = self._onward(hidden, with_tokens)
+        return ForwardRange(request_id=rid, reply_encoding=encoding, **onward)
 
     def last_op(
         self,
@@ -65,14 +81,28 @@ class Chunk:
         sampling: Sampling | None,
         *,
         with_tokens: bool,
+        each: bool = False,
     ) -> ForwardAndSample:
-        """Return the last stage's op; without `sampling` no token is chosen."""
+        """Return the last stage's op.
+
+        Args:
+            rid: names the KV cache.
+            hidden: what the stage before gave.
+            sampling: how to choose a token; None chooses none.
+            with_tokens: whether the model wants the token ids too.
+            each: of a chunk `as_steps`, whether to choose a token after each of its rows.
+        """
+        # The rows of one op count for each other's penalty.
+        with_tokens = with_tokens or (
+            each and sampling is not None and sampling.repetition_penalty != 1
+        )
         chosen = (
             {"sample": False}
             if sampling is None
             else {name: getattr(sampling, name) for name in _SAMPLING_FIELDS}
         )
-        return ForwardAndSample(request_id=rid, **chosen, **self._onward(hidden, with_tokens))
+        onward = self._onward(hidden, with_tokens)
+        return ForwardAndSample(request_id=rid, **chosen, sample_steps=each, **onward)
 
     def _onward(self, hidden: HiddenReply, with_tokens: bool) -> dict[str, Any]:
         return {
@@ -82,5 +112,6 @@ class Chunk:
             "seq_len": hidden.seq_len,
             "hidden_shape": hidden.hidden_shape,
             "hidden_dtype": hidden.hidden_dtype,
+            "hidden_encoding": hidden.hidden_encoding,
             "hidden_b64": hidden.hidden_b64,
         }

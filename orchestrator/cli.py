@@ -1,4 +1,4 @@
-"""The command line: `orchestrator run`, `plan`, `doctor`, `setup`, `fetch`, `cache`, `bundle`."""
+"""The command line: `orchestrator run`, `bench`, `plan`, `doctor`, `setup`, `fetch`, and others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from orchestrator import __version__, cache_command, fetch_command, plan_command
+from orchestrator.benchmark import command as bench_command
 from orchestrator.bundle import command as bundle_command
 from orchestrator.bundle.location import default_folder
 from orchestrator.config import surroundings
@@ -22,6 +23,7 @@ Start one worker for each stage, answer one prompt, end the workers.
 stdout gets the text and nothing else; everything else goes to stderr."""
 _RUN_USAGE = "%(prog)s (--hosts FILE | --local N | --slurm) --model-id ID [--prompt TEXT] [options]"
 _COMMANDS = {
+    "bench": bench_command,
     "plan": plan_command,
     "fetch": fetch_command,
     "cache": cache_command,

@@ -7,6 +7,7 @@ the window with the new token, less the text of the window that was shown before
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 REPLACEMENT = "\ufffd"
@@ -33,13 +34,37 @@ class Detokenizer:
         *,
         window_tokens: int = WINDOW_TOKENS,
     ) -> None:
-        self._detokenize = detokenize
+        self._decode = detokenize
         self._window_tokens = window_tokens
         self._ids: list[int] = []
         self._start = 0  # The window is _ids[_start:].
         self._window_text = ""  # What of the window's text was shown.
         self._clean = [0]  # Lengths of _ids at which all text was whole and shown.
         self.text = ""
+        self._foreseen: dict[tuple[int, ...], asyncio.Task[str]] = {}
+
+    def foresee(self, tokens: Sequence[int]) -> None:
+        """Ask for the text of tokens that will be pushed, all at once.
+
+        Each push asks once, and waits for the answer: behind a slow link, tokens that come many at
+        a time would be held up by their text.
+        """
+        if len(tokens) == 1 and not self._foreseen:
+            return
+        window = self._ids[self._start :]
+        for token_id in tokens:
+            window.append(token_id)
+            key = tuple(window)
+            if key not in self._foreseen:
+                self._foreseen[key] = asyncio.create_task(self._asked(key))
+
+    async def aclose(self) -> None:
+        """Ask for no more text."""
+        tasks = tuple(self._foreseen.values())
+        self._foreseen.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def push(self, token_id: int) -> str:
         """Add a token and return the text that became certain with it."""
@@ -67,6 +92,14 @@ class Detokenizer:
         text = await self._detokenize(self._ids[self._start :])
         return self._show(text) if text.startswith(self._window_text) else ""
 
+    async def _detokenize(self, ids: Sequence[int]) -> str:
+        """Return the text of some ids; what was foreseen is asked once."""
+        task = self._foreseen.pop(tuple(ids), None) if self._foreseen else None
+        return await self._decode(ids) if task is None else await task
+
+    async def _asked(self, ids: Sequence[int]) -> str:
+        return await self._decode(ids)
+
     def _show(self, window_text: str) -> str:
         piece = window_text[len(self._window_text) :]
         self._window_text = window_text
@@ -89,4 +122,7 @@ class Detokenizer:
             if text and self.text.endswith(text.lstrip()):
                 self._start, self._window_text = start, text
                 self._clean = [length for length in self._clean if length >= start]
+                # They begin elsewhere, so nobody will ask for them.
+                for key in [key for key, task in self._foreseen.items() if task.done()]:
+                    del self._foreseen[key]
                 return

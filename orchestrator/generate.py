@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -14,13 +14,11 @@ from orchestrator.bundle.records import Recorder
 from orchestrator.meter import Meter, Timings
 from orchestrator.pipeline import Pipeline
 from orchestrator.request import GenerationRequest
-from worker.protocol.ops import SampledReply, Sampling
+from orchestrator.speculation.speculated import Bounds
+from orchestrator.speculation.speculator import Speculator
+from orchestrator.token_source import RELEASE_S, Guesses, PlainTokens, TokenSource, chosen
 
 FinishReason = Literal["stop", "length"]
-
-# A stage that is busy with an op of the request frees the cache after it; a caller that gave the
-# request up need not wait for that longer than this.
-RELEASE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +29,13 @@ class Finish:
         reason: "stop" at an end-of-text token or a stop string, "length" at the limit.
         matched_stop: the stop string that ended the text, or None.
         timings: of the request.
+        guesses: tokens that were guessed ahead; None where that was off.
     """
 
     reason: FinishReason
     matched_stop: str | None
     timings: Timings
+    guesses: Guesses | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +57,21 @@ class TokenOutput:
 
 
 async def generate(
-    pipeline: Pipeline, request: GenerationRequest, recorder: Recorder
+    pipeline: Pipeline,
+    request: GenerationRequest,
+    recorder: Recorder,
+    speculator: Speculator | None = None,
 ) -> AsyncGenerator[TokenOutput, None]:
-    """Yield the answer token by token; positions are counted here and nowhere else.
+    """Yield the answer token by token.
 
     Closing the generator, or cancelling the task that runs it, cancels the request: no further op
     is sent, and every stage frees its cache. The caller closes it (`contextlib.aclosing`).
+
+    Args:
+        pipeline: the model.
+        request: what to generate.
+        recorder: takes the record of the request.
+        speculator: guesses tokens ahead; the tokens are the same without.
 
     Raises:
         RequestRefused: the prompt is empty or does not fit; nothing was computed.
@@ -71,7 +80,8 @@ async def generate(
     meter = Meter()
     try:
         # Its own generator, so that whatever happens to this one is seen in one place.
-        async with contextlib.aclosing(_outputs(pipeline, request, meter)) as outputs:
+        outputs = _outputs(pipeline, request, speculator, meter)
+        async with contextlib.aclosing(outputs):
             async for output in outputs:
                 if output.finish is not None:
                     meter.finish_reason = output.finish.reason
@@ -87,35 +97,51 @@ async def generate(
 
 
 async def _outputs(
-    pipeline: Pipeline, request: GenerationRequest, meter: Meter
+    pipeline: Pipeline, request: GenerationRequest, speculator: Speculator | None, meter: Meter
 ) -> AsyncGenerator[TokenOutput, None]:
     rid = request.request_id
-    ids = list(await pipeline.tokenize(rid, request.prompt, request.messages))
-    limit = request.new_tokens(len(ids), pipeline.facts.max_context)
-    meter.prompt_tokens = len(ids)
+    prompt = await pipeline.tokenize(rid, request.prompt, request.messages)
+    limit = request.new_tokens(len(prompt), pipeline.facts.max_context)
+    meter.prompt_tokens = len(prompt)
     ends = frozenset() if request.ignore_eos else pipeline.facts.eos_token_ids
-    text = AnswerText(partial(pipeline.detokenize, rid), request.stop)
-    reply = await _prefill(pipeline, request, ids)
+    source: TokenSource = (
+        PlainTokens(pipeline, request, prompt)
+        if speculator is None
+        else speculator.open(request, prompt, Bounds(len(prompt) + limit, ends))
+    )
+    async with (
+        contextlib.aclosing(source),
+        contextlib.aclosing(AnswerText(partial(pipeline.detokenize, rid), request.stop)) as text,
+        contextlib.aclosing(_worded(source, text, Bounds(limit, ends), meter)) as outputs,
+    ):
+        async for output in outputs:
+            yield output
+
+
+async def _worded(
+    source: TokenSource, text: AnswerText, bounds: Bounds, meter: Meter
+) -> AsyncGenerator[TokenOutput, None]:
+    """Yield the tokens with their text; `bounds` are those of the answer alone."""
+    reply = await source.next()
     while True:
-        token_id = _chosen(reply)
-        ids.append(token_id)
+        token_id = chosen(reply)
+        meter.guesses = source.guesses
         output = TokenOutput(
             token_id=token_id, text="", logprob=reply.logprob, prompt_tokens=meter.prompt_tokens
         )
-        if token_id in ends or len(ids) - meter.prompt_tokens == limit:
+        if token_id in bounds.ends or meter.completion_tokens + 1 == bounds.total:
             # The end-of-text token itself is not shown.
-            shown = "" if token_id in ends else await text.push(token_id)
+            shown = "" if token_id in bounds.ends else await text.push(token_id)
             shown += await text.finish()
             meter.token()
-            is_stop = token_id in ends or text.matched is not None
+            is_stop = token_id in bounds.ends or text.matched is not None
             yield _last(output, shown, "stop" if is_stop else "length", text, meter)
             return
         # The text of this token is made while the next one is computed. Its op is sent first, so
         # that one worker that does both does not keep the text back for a whole step.
+        text.foresee((token_id, *source.ahead))
         pushing = asyncio.create_task(text.push(token_id))
-        stepping = asyncio.create_task(
-            pipeline.forward(rid, (token_id,), len(ids) - 1, _sampling(request, ids))
-        )
+        stepping = asyncio.create_task(source.next())
         async with _owned(pushing, stepping):
             shown = await pushing
             meter.token()
@@ -129,7 +155,12 @@ async def _outputs(
 def _last(
     output: TokenOutput, shown: str, reason: FinishReason, text: AnswerText, meter: Meter
 ) -> TokenOutput:
-    finish = Finish(reason=reason, matched_stop=text.matched, timings=meter.timings())
+    finish = Finish(
+        reason=reason,
+        matched_stop=text.matched,
+        timings=meter.timings(),
+        guesses=meter.guesses,
+    )
     return replace(output, text=shown, finish=finish)
 
 
@@ -142,25 +173,3 @@ async def _owned(*tasks: asyncio.Task[object]) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _prefill(
-    pipeline: Pipeline, request: GenerationRequest, ids: Sequence[int]
-) -> SampledReply:
-    """Run the prompt in chunks; the last one chooses the first token."""
-    step = request.prefill_chunk
-    for start in range(0, len(ids) - step, step):
-        await pipeline.forward(request.request_id, ids[start : start + step], start, None)
-    start = (len(ids) - 1) // step * step
-    return await pipeline.forward(request.request_id, ids[start:], start, _sampling(request, ids))
-
-
-def _sampling(request: GenerationRequest, ids: Sequence[int]) -> Sampling:
-    if request.sampling.repetition_penalty == 1.0:
-        return request.sampling
-    return replace(request.sampling, penalty_tokens=tuple(sorted(set(ids))))
-
-
-def _chosen(reply: SampledReply) -> int:
-    assert reply.token_id is not None, "sampling was asked for"
-    return reply.token_id

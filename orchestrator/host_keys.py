@@ -8,7 +8,8 @@ from typing import Any
 
 from worker.protocol.sizes import parse_bytes
 
-QUANTIZATIONS = ("bfloat16", "int8", "nf4")
+QUANTIZATIONS = ("bfloat16", "int8", "nf4", "int8-weight", "int4-weight")
+ENGINES = ("fast", "stock")
 CODES = ("shipped", "installed")
 MAX_SLOTS = 1024
 

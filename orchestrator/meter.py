@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.bundle.records import RequestRecord
 from orchestrator.request import GenerationRequest
+from orchestrator.token_source import Guesses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Meter:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     finish_reason: str = "cancelled"
+    guesses: Guesses | None = None
     _wall_ms: float = field(default_factory=lambda: time.time_ns() / 1e6)
     _start_s: float = field(default_factory=time.perf_counter)
     _first_s: float | None = None
@@ -68,5 +70,7 @@ class Meter:
             duration_ms=(time.perf_counter() - self._start_s) * 1e3,
             decode_tokens_per_s=timings.tokens_per_s,
             history_bytes=history_bytes,
+            guessed_tokens=None if self.guesses is None else self.guesses.drafted,
+            right_guesses=None if self.guesses is None else self.guesses.accepted,
             options=request.options(),
         )

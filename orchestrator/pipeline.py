@@ -12,16 +12,21 @@ from typing import Any, TypeVar
 from orchestrator.bundle.records import NoRecorder, Recorder, RecoveryRecord
 from orchestrator.chunk import Chunk
 from orchestrator.failures import OpRejected, StageFailure
+from orchestrator.links.links import Links
+from orchestrator.links.names import STAR
 from orchestrator.pipeline_facts import PipelineFacts, facts_of
 from orchestrator.recovery.crew import Crew
 from orchestrator.recovery.policy import NO_RECOVERY, RecoveryPolicy
 from orchestrator.recovery.replay import Replay
 from orchestrator.recovery.seat import Seat
 from orchestrator.recovery.spares import SpareSlot
+from orchestrator.scheduler import Scheduler
+from orchestrator.scheduler.rows import replies_of_rows
 from orchestrator.specs import StageSpec
 from orchestrator.stage import StageClient, StageStatus
 from orchestrator.stage.together import at_once
 from orchestrator.timeouts import Timeouts
+from orchestrator.wire_encoding import AUTO, WireEncoding
 from worker.protocol.ops import (
     Detokenize,
     HiddenReply,
@@ -45,12 +50,24 @@ class Pipeline:
     that wait for it notice nothing but the time.
     """
 
-    def __init__(self, specs: Sequence[StageSpec], crew: Crew) -> None:
+    def __init__(
+        self,
+        specs: Sequence[StageSpec],
+        crew: Crew,
+        wire_encoding: str = AUTO,
+        links: str = STAR,
+    ) -> None:
         self._crew = crew
         self._facts: PipelineFacts | None = None
+        self._asked_encoding = wire_encoding
+        self._encoding: WireEncoding | None = None
         self._freeing: set[asyncio.Task[None]] = set()
         self._seats = tuple(
             Seat(spec, crew, self._replay_of(index, len(specs))) for index, spec in enumerate(specs)
+        )
+        self._links = Links(self._seats, links, crew.on_notice)
+        self._scheduler = Scheduler(
+            self._seats, crew, lambda: self.facts, self._encoding_of, self._links
         )
 
     @staticmethod
@@ -63,6 +80,8 @@ class Pipeline:
         policy: RecoveryPolicy = NO_RECOVERY,
         spares: Sequence[SpareSlot] = (),
         on_notice: Callable[[str], None] = lambda text: None,
+        wire_encoding: str = AUTO,
+        links: str = STAR,
     ) -> Pipeline:
         """Start every stage at once and wait until all serve.
 
@@ -75,10 +94,13 @@ class Pipeline:
             policy: how hard to try to bring a lost stage back; also while they start.
             spares: where a stage may go when its host is lost.
             on_notice: takes a line for the user for each lost stage and each that is back.
+            wire_encoding: of hidden states; see `WireEncoding`.
+            links: which stages hand hidden states straight on; see `Links`.
 
         Raises:
             StageFailure: the first that was noticed; the other stages have been ended.
-            PipelineMismatch: they do not make one model; all have been ended.
+            PipelineMismatch: they do not make one model, or one does not know the encoding; all
+                have been ended.
         """
         crew = Crew(
             len(specs),
@@ -89,7 +111,7 @@ class Pipeline:
             spares=spares,
             on_notice=on_notice,
         )
-        pipeline = Pipeline(specs, crew)
+        pipeline = Pipeline(specs, crew, wire_encoding, links)
         try:
             await pipeline._open()
         except StageFailure as failure:
@@ -122,6 +144,16 @@ class Pipeline:
         return tuple(seat.ready for seat in self._seats if seat.ready is not None)
 
     @property
+    def encodings_used(self) -> tuple[str, ...]:
+        """The encodings that hidden states have had on the wire so far."""
+        return () if self._encoding is None else tuple(sorted(self._encoding.used))
+
+    @property
+    def links_live(self) -> tuple[bool, ...]:
+        """For each stage but the last, whether it hands hidden states straight on."""
+        return self._links.live
+
+    @property
     def failure(self) -> StageFailure | None:
         """The first failure of any stage that is not recovered: the cause of those after it."""
         return self._crew.failures[0] if self._crew.failures else None
@@ -135,6 +167,11 @@ class Pipeline:
     def peak_history_bytes(self) -> int:
         """The most hidden states that were ever held for replay."""
         return self._crew.history.peak_bytes
+
+    @property
+    def links_s(self) -> float:
+        """What the links take of one pass through all stages, as far as is known."""
+        return self._scheduler.links_s
 
     def history_bytes(self, rid: RequestId) -> int:
         """Return the hidden states that are held of a request for replay."""
@@ -189,16 +226,72 @@ class Pipeline:
             OpRejected, StageFailure, ConnectionError: see `Seat.ask`.
         """
         chunk = Chunk(tuple(tokens), position)
-        last = len(self._seats) - 1
-        hidden = await self._through(rid, chunk, max(last, 1), timeout_s)
-        request = chunk.last_op(rid, hidden, sampling, with_tokens=self.facts.needs_tokens)
-        reply = await self._ask(last, request, timeout_s)
-        if last > 0:  # A stage that is the whole model keeps its cache in the first op.
-            self._crew.history.add(last, rid, chunk, hidden)
-        return reply
+        return await self._scheduler.forward(rid, chunk, sampling, timeout_s=timeout_s)
+
+    async def prefill(
+        self,
+        rid: RequestId,
+        tokens: Sequence[int],
+        chunk_tokens: int,
+        sampling: Sampling | None,
+        *,
+        timeout_s: float | None = None,
+    ) -> SampledReply:
+        """Run a prompt from position 0 in chunks; the last one chooses the first token.
+
+        Args:
+            rid: see `forward`.
+            tokens: ids of the prompt.
+            chunk_tokens: tokens of every chunk but the last.
+            sampling: how to choose the token.
+            timeout_s: for each stage's op.
+
+        Raises:
+            OpRejected, StageFailure, ConnectionError: see `Seat.ask`.
+        """
+        chunks = [
+            Chunk(tuple(tokens[start : start + chunk_tokens]), start)
+            for start in range(0, len(tokens), chunk_tokens)
+        ]
+        return await self._scheduler.prefill(rid, chunks, sampling, timeout_s=timeout_s)
+
+    async def verify(
+        self,
+        rid: RequestId,
+        tokens: Sequence[int],
+        position: int,
+        sampling: Sampling,
+        *,
+        timeout_s: float | None = None,
+    ) -> tuple[SampledReply, ...]:
+        """Run tokens through every stage as decode steps and choose a token after each.
+
+        Several calls for one request at consecutive positions may be under way; each stage gets
+        them in the order of the calls. A cancelled one is sent to no further stage, and a later
+        one at a lower position is right whatever was sent.
+
+        Args:
+            rid: see `forward`.
+            tokens: ids of consecutive tokens.
+            position: absolute index of the first, above 0.
+            sampling: how to choose; its `penalty_tokens` include the first of `tokens`.
+            timeout_s: for each stage's op.
+
+        Raises:
+            OpRejected, StageFailure, ConnectionError: see `Seat.ask`.
+        """
+        # One alone is a step like any other.
+        chunk = Chunk(tuple(tokens), position, as_steps=len(tokens) > 1)
+        reply = await self._scheduler.forward(
+            rid, chunk, sampling, each=chunk.as_steps, timeout_s=timeout_s
+        )
+        if not chunk.as_steps:
+            return (reply,)
+        return replies_of_rows(self._seats[-1].spec, rid, len(tokens), reply)
 
     async def release(self, rid: RequestId) -> None:
         """Free the request's KV cache on every stage that lives, and forget what was sent."""
+        self._scheduler.forget(rid)
         self._crew.history.forget(rid)
         await self._free(rid, len(self._seats))
 
@@ -209,6 +302,8 @@ class Pipeline:
     async def aclose(self) -> None:
         """End every stage, all at once, each by its ladder; safe to call again."""
         left = [task for seat in self._seats if (task := seat.end()) is not None]
+        await self._scheduler.aclose()
+        await self._links.aclose()
         for task in self._freeing:
             task.cancel()
         try:
@@ -231,6 +326,8 @@ class Pipeline:
     async def _open(self) -> None:
         await at_once(seat.open() for seat in self._seats)
         self._facts = facts_of([seat.spec for seat in self._seats], self.ready)
+        self._encoding = WireEncoding(self._asked_encoding, self.hosts, self.ready)
+        await self._links.open()
         self._crew.all_serve()
 
     async def _ask(self, index: int, request: Request[R], timeout_s: float | None = None) -> R:
@@ -246,10 +343,16 @@ class Pipeline:
         self._crew.history.add(0, rid, chunk, None)
         with_tokens = self.facts.needs_tokens
         for index in range(1, end):
-            request = chunk.middle_op(rid, hidden, with_tokens=with_tokens)
+            encoding = self._encoding_of(index, chunk)
+            request = chunk.middle_op(rid, hidden, with_tokens=with_tokens, encoding=encoding)
             given, hidden = hidden, await self._ask(index, request, timeout_s)
             self._crew.history.add(index, rid, chunk, given)
         return hidden
+
+    def _encoding_of(self, index: int, chunk: Chunk) -> str:
+        """Return how a stage shall encode what it replies to a chunk."""
+        assert self._encoding is not None, "a pipeline that is not started runs nothing"
+        return self._encoding.of(chunk, self._seats[index].client.received_bytes_s)
 
     async def _free(self, rid: RequestId, end: int) -> None:
         """Free a KV cache on the stages `0:end` that serve."""

@@ -20,6 +20,7 @@ class PipelineFacts:
         capabilities: of stage 0, which tokenizes.
         shared_capabilities: what every stage can.
         needs_tokens: whether later stages want the token ids too.
+        max_rows: most rows that one pass over the weights serves on every stage.
     """
 
     num_layers: int
@@ -30,6 +31,7 @@ class PipelineFacts:
     capabilities: frozenset[str]
     shared_capabilities: frozenset[str]
     needs_tokens: bool
+    max_rows: int
     model_type: str | None
     ready: tuple[Ready, ...]
 
@@ -79,6 +81,7 @@ def facts_of(specs: Sequence[StageSpec], ready: Sequence[Ready]) -> PipelineFact
             *(stage.capabilities for stage in ready)
         ),
         needs_tokens=any(stage.needs_tokens for stage in ready),
+        max_rows=min(stage.max_rows for stage in ready),
         model_type=first.model_type,
         ready=tuple(ready),
     )

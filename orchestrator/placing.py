@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.bundle.records import Recorder
 from orchestrator.errand_run import run_errands
+from orchestrator.hosts import HostEntry
 from orchestrator.layer_plan import PlanError, Wish, plan_layers
 from orchestrator.placement import Slot, place
 from orchestrator.plan import Plan, crowded_notes, make_plan, slots_of, spare_notes, spare_slots
@@ -76,9 +78,10 @@ def placed_plan(setting: Setting, survey: Survey) -> Plan:
         repo_id = (options.model_id or "").partition("@")[0]
         options = replace(options, model_id=repo_id, revision=commit)
     local_workers = sum(entry.is_local for entry in entries)
+    threads = _threads(entries, survey)
     specs = tuple(
         spec_of(
-            Place(entry, index, len(entries), stage.layers),
+            Place(entry, index, len(entries), stage.layers, threads[index]),
             options,
             setting.ways,
             local_workers=local_workers,
@@ -89,6 +92,16 @@ def placed_plan(setting: Setting, survey: Survey) -> Plan:
     notes = (*spare_notes(setting.entries), *crowded, *placement.notes)
     spares = spare_slots(setting.entries, specs, setting.ways)
     return Plan(specs, notes, placement, spares)
+
+
+def _threads(entries: Sequence[HostEntry], survey: Survey) -> list[int | None]:
+    """Share the processors of each machine out to the stages that compute on them there."""
+    hosts = [survey.hosts[entry] for entry in entries]
+    sharing = Counter(host.machine or host.host for host in hosts if host.threads)
+    return [
+        max(1, host.threads // sharing[host.machine or host.host]) if host.threads else None
+        for host in hosts
+    ]
 
 
 def _evenly(slots: Sequence[Slot], costs: ModelCosts) -> list[Slot]:

@@ -75,6 +75,7 @@ async def _plan(options: PlanOptions, hold: ExitStack) -> int:
     assert plan.placement is not None
     screen.line(_headline(survey))
     show_placement(plan.placement, screen)
+    screen.line(_threads_line(plan))
     for note in plan.notes:
         if note not in plan.placement.notes:
             screen.line(f"note: {note}", "yellow")
@@ -88,6 +89,13 @@ def _headline(survey: Survey) -> str:
         f"{printable(model.model_id, 200)}{commit} ({printable(model.model_type, 40)}), "
         f"{model.max_context} positions, prefill in chunks of {model.prefill_chunk}"
     )
+
+
+def _threads_line(plan: Plan) -> str:
+    """Say how many compute threads each stage is given."""
+    counts = [spec.options.threads for spec in plan.specs]
+    words = ["as many as torch takes" if count is None else str(count) for count in counts]
+    return f"compute threads, by stage: {', '.join(words)}"
 
 
 def _fields(plan: Plan, survey: Survey, ways: Ways) -> dict[str, Any]:
@@ -108,6 +116,7 @@ def _fields(plan: Plan, survey: Survey, ways: Ways) -> dict[str, Any]:
             for entry in survey.hosts
         ],
         "plan": plan.placement.to_json(),
+        "threads": [spec.options.threads for spec in plan.specs],
         "notes": list(plan.notes),
     }
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from orchestrator import option_types
 from orchestrator.config import DEFAULT_SSH_COMMAND
-from orchestrator.host_keys import QUANTIZATIONS
+from orchestrator.host_keys import ENGINES, QUANTIZATIONS
 from orchestrator.request import DEFAULT_PREFILL_CHUNK
 from worker.protocol import schema
 
@@ -44,6 +44,7 @@ class PlanOptions(ReachOptions):
     model_id: str | None
     revision: str | None
     quantization: str | None
+    engine: str | None
     device: str | None
     threads: int | None
     max_context: int | None
@@ -180,6 +181,11 @@ def add_cache_flag(group: argparse._ArgumentGroup) -> None:
 
 def _add_workers(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--quantization", choices=QUANTIZATIONS, help="default: bfloat16")
+    group.add_argument(
+        "--engine",
+        choices=ENGINES,
+        help="fast (default), or stock: torch's kernels and the model's own forward alone",
+    )
     group.add_argument(
         "--device", type=option_types.device, metavar="DEVICE", help="auto, cpu, cuda, cuda:N, mps"
     )

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from orchestrator.answer import Answer
 from orchestrator.bundle.held import HeldRecorder
@@ -29,12 +30,14 @@ from orchestrator.request import GenerationRequest, RequestRefused
 from orchestrator.run_bundle import Diary
 from orchestrator.run_options import RunOptions
 from orchestrator.run_report import end_line, report
+from orchestrator.run_speculation import Speculation, speculation_of
 from orchestrator.setting import Setting, plan_setting
 from orchestrator.status import RunDisplay
 from orchestrator.stderr import is_watched, say
 from orchestrator.survey import survey_specs
 from orchestrator.text_output import TextOutput
 from orchestrator.trouble import Trouble, trouble_of
+from worker.protocol.encodings import Encoding
 from worker.protocol.ops import Sampling
 
 
@@ -109,12 +112,20 @@ async def _serve(job: Job, plan: Plan, answer: Answer, recorder: Recorder) -> No
         _note(answer, note)
     try:
         with Interruption(say) as interruption:
-            async with await _start(job, plan, answer, recorder) as pipeline:
-                interruption.harder = pipeline.kill
+            async with (
+                speculation_of(job.options, job.setting, plan.specs) as speculation,
+                await _start(job, plan, answer, recorder) as pipeline,
+            ):
+                interruption.harder = partial(_kill, pipeline, speculation)
                 answer.started(pipeline.hosts, pipeline.ready)
+                if job.options.wire_encoding == Encoding.INT8_ROW_TOP8 and len(pipeline.ready) > 1:
+                    _note(answer, "hidden states travel as int8-row-top8: near the exact answer")
                 request = _request(job, pipeline.facts.capabilities, answer)
+                speculator, lack = await speculation.of(pipeline)
+                if lack is not None:
+                    _note(answer, lack)
                 answer.asked()
-                tokens = generate(pipeline, request, recorder)
+                tokens = generate(pipeline, request, recorder, speculator)
                 try:
                     async with contextlib.aclosing(tokens):
                         async for token in tokens:
@@ -149,7 +160,14 @@ async def _start(job: Job, plan: Plan, answer: Answer, recorder: Recorder) -> Pi
             policy=RecoveryPolicy(most_attempts=job.options.restarts),
             spares=plan.spares,
             on_notice=on_notice,
+            wire_encoding=job.options.wire_encoding,
+            links=job.options.links,
         )
+
+
+def _kill(pipeline: Pipeline, speculation: Speculation) -> None:
+    pipeline.kill()
+    speculation.kill()
 
 
 def _request(job: Job, capabilities: frozenset[str], answer: Answer) -> GenerationRequest:

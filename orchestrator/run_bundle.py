@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from orchestrator.bundle.location import default_folder, fresh_path, prune
 from orchestrator.bundle.manifest import Manifest
@@ -15,8 +15,25 @@ from orchestrator.bundle.writer import BundleWriter
 from orchestrator.config import surroundings
 from orchestrator.hosts import HostEntry
 from orchestrator.placement import Placement
-from orchestrator.run_options import RunOptions
 from orchestrator.specs import StageSpec
+
+
+class DiaryOptions(Protocol):
+    """What the options of a command that writes a bundle have; it keeps all their fields."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def bundle_dir(self) -> Path | None:
+        """The folder that the user chose."""
+
+    @property
+    def no_bundle(self) -> bool:
+        """Whether none is wanted."""
+
+    @property
+    def forward(self) -> Sequence[str] | None:
+        """Variables whose values must not stand in it."""
 
 
 class Diary:
@@ -30,7 +47,7 @@ class Diary:
         around: the surroundings that the run was started in.
     """
 
-    def __init__(self, options: RunOptions, command: Sequence[str]) -> None:
+    def __init__(self, options: DiaryOptions, command: Sequence[str]) -> None:
         self.around = surroundings()
         self._options = options
         self._command = tuple(command)
@@ -84,6 +101,7 @@ def _stage_record(spec: StageSpec) -> StageRecord:
         layer_range=f"{spec.layers[0]}:{spec.layers[1]}" if spec.layers else None,
         quantization=spec.options.quantization,
         device=spec.options.device,
+        threads=spec.options.threads,
         command=spec.launch("NONCE").argv,
     )
 

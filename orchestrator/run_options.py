@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
-from orchestrator import option_types
+from orchestrator import option_types, wire_encoding
+from orchestrator.host_keys import QUANTIZATIONS
+from orchestrator.links.names import AUTO, CHAIN, STAR
 from orchestrator.plan_options import PlanOptions, add_plan_options, options_from
 from orchestrator.request import DEFAULT_NEW_TOKENS
+from orchestrator.speculation.drafter import SpeculationKind
 from worker.protocol import schema
+from worker.protocol.encodings import Encoding
 
 DEFAULT_RESTARTS = 3
 
@@ -33,6 +38,12 @@ class RunOptions(PlanOptions):
     ignore_eos: bool
     stub: bool
     restarts: int
+    wire_encoding: str
+    links: str
+    speculate: SpeculationKind
+    draft_model_id: str | None
+    draft_quantization: str | None
+    draft_device: str | None
     bundle_dir: Path | None
     no_bundle: bool
 
@@ -47,6 +58,20 @@ def read_options(parser: argparse.ArgumentParser, parsed: argparse.Namespace) ->
         )
     if options.raw and options.system is not None:
         parser.error("--system needs the chat template, which --raw leaves out; give one of them")
+    if options.speculate == "draft" and options.draft_model_id is None:
+        parser.error("--speculate draft needs --draft-model-id (a folder or a hub id)")
+    if options.speculate in ("off", "ngram") and options.draft_model_id is not None:
+        parser.error(
+            f"--draft-model-id is of no use with --speculate {options.speculate}; give one of them"
+        )
+    if options.stub and options.draft_model_id is not None:
+        parser.error("--draft-model-id is of no use with --stub; give one of them")
+    for flag, value in (
+        ("--draft-quantization", options.draft_quantization),
+        ("--draft-device", options.draft_device),
+    ):
+        if value is not None and options.draft_model_id is None:
+            parser.error(f"{flag} {value} needs --draft-model-id (a folder or a hub id)")
     return options
 
 
@@ -65,9 +90,56 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="times in a row that a lost stage is started again, on its host or on a spare one "
         "(default: %(default)s; 0 ends the run at the first failure)",
     )
+    _add_links(parser.add_argument_group("links between stages"))
     _add_prompt(parser.add_argument_group("prompt (default: stdin when it is no terminal)"))
     _add_generation(parser.add_argument_group("generation (greedy unless --temperature is given)"))
+    _add_speculation(parser.add_argument_group("speculation (the answer is the same, sooner)"))
     _add_output(parser.add_argument_group("output"))
+
+
+def _add_speculation(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--speculate",
+        choices=get_args(SpeculationKind),
+        default="auto",
+        help="guess tokens ahead and verify many in one pass: ngram from what the text had before, "
+        "draft with a small model (default: auto: draft with --draft-model-id, else off)",
+    )
+    group.add_argument(
+        "--draft-model-id",
+        metavar="ID",
+        help="folder or hub id of a small model of the same family, to guess with; it runs here",
+    )
+    group.add_argument(
+        "--draft-quantization",
+        choices=QUANTIZATIONS,
+        help="of the draft model (default: bfloat16)",
+    )
+    group.add_argument(
+        "--draft-device",
+        type=option_types.device,
+        metavar="DEVICE",
+        help="of the draft model (default: as for the stages: cuda, mps or cpu, what is there)",
+    )
+
+
+def _add_links(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--links",
+        choices=(STAR, CHAIN, AUTO),
+        default=STAR,
+        help="star: hidden states go by way of this program; chain: straight from stage to stage "
+        "over TCP with TLS, where the stages can reach each other; auto: chain between different "
+        "hosts (default: %(default)s)",
+    )
+    group.add_argument(
+        "--wire-encoding",
+        choices=(wire_encoding.AUTO, *map(str, Encoding)),
+        default=wire_encoding.AUTO,
+        help="how hidden states travel: bf16 and bf16-planes-zstd are exact, int8-row-top8 halves "
+        "them and changes the answer a little (default: %(default)s: bf16, and "
+        "bf16-planes-zstd for long prompts over links that are measured to be slow)",
+    )
 
 
 def _add_prompt(group: argparse._ArgumentGroup) -> None:

@@ -62,6 +62,7 @@ def plan_setting(
         model_id=options.model_id,
         revision=options.revision,
         quantization=options.quantization,
+        engine=options.engine,
         device=options.device,
         threads=options.threads,
         max_context=options.max_context,

@@ -35,6 +35,7 @@ class WorkerOptions:
     model_id: str | None = None
     revision: str | None = None
     quantization: str | None = None
+    engine: str | None = None
     device: str | None = None
     threads: int | None = None
     max_context: int | None = None
@@ -57,6 +58,7 @@ class WorkerOptions:
             "model_id",
             "revision",
             "quantization",
+            "engine",
             "device",
             "threads",
             "max_context",

@@ -45,12 +45,17 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One stage to start: on which entry, at which index, with which layers."""
+    """One stage to start: on which entry, at which index, with which layers.
+
+    Attributes:
+        threads: its share of the processors of a host elsewhere; None where they are not known.
+    """
 
     entry: HostEntry
     stage: int
     num_stages: int
     layers: tuple[int, int] | None = None
+    threads: int | None = None
 
 
 def spec_of(place: Place, options: WorkerOptions, ways: Ways, *, local_workers: int) -> StageSpec:
@@ -67,14 +72,13 @@ def spec_of(place: Place, options: WorkerOptions, ways: Ways, *, local_workers: 
     """
     entry = place.entry
     try:
-        return _spec(place, _options(entry, options, ways, local_workers), ways)
+        return _spec(place, _options(place, options, ways, local_workers), ways)
     except ValueError as error:
         raise PlanError(f"{ways.name_of(entry)}: {error}") from None
 
 
-def _options(
-    entry: HostEntry, options: WorkerOptions, ways: Ways, local_workers: int
-) -> WorkerOptions:
+def _options(place: Place, options: WorkerOptions, ways: Ways, local_workers: int) -> WorkerOptions:
+    entry = place.entry
     own = replace(
         options,
         device=entry.device or options.device,
@@ -83,7 +87,7 @@ def _options(
     )
     if entry.is_local:
         return replace(own, threads=options.threads or max(1, ways.cores // max(1, local_workers)))
-    return replace(own, lease_s=REMOTE_LEASE_S)
+    return replace(own, lease_s=REMOTE_LEASE_S, threads=options.threads or place.threads)
 
 
 def _spec(place: Place, options: WorkerOptions, ways: Ways) -> StageSpec:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.bundle.mask import Masker
+from orchestrator.bundle.output import OutputError
 from orchestrator.config import NotForwarded
 from orchestrator.failures import OpRejected, PipelineMismatch, StageFailure
 from orchestrator.hosts import HostsError
@@ -17,11 +18,20 @@ from orchestrator.placement import DoesNotFit
 from orchestrator.prompt import PromptError
 from orchestrator.request import RequestRefused
 from orchestrator.slurm.allocation import SlurmError
+from orchestrator.speculation.draft_model import DraftRefused
 from orchestrator.text_output import OutputClosed, OutputFailed
 from worker.protocol.exits import ExitCode
 from worker.protocol.schema import ErrorCode
 
-_USAGE = (HostsError, NotForwarded, PlanError, PromptError, RequestRefused, PipelineMismatch)
+_USAGE = (
+    HostsError,
+    NotForwarded,
+    PlanError,
+    PromptError,
+    RequestRefused,
+    PipelineMismatch,
+    DraftRefused,
+)
 _REJECTED = {
     ErrorCode.BAD_FIELD: ExitCode.USAGE,
     ErrorCode.MISSING_FIELD: ExitCode.USAGE,
@@ -105,7 +115,7 @@ def trouble_of(error: Exception) -> Trouble:
     if isinstance(error, OutputClosed):
         # Whoever reads has seen enough, as with `| head`: that is no fault.
         return Trouble(kind="output_closed", sentence="", exit_code=ExitCode.OK)
-    if isinstance(error, OutputFailed):
+    if isinstance(error, OutputFailed | OutputError):
         return Trouble(kind="output_failed", sentence=sentence, exit_code=ExitCode.UNCAUGHT)
     return Trouble(
         kind="uncaught",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import schedule
 from tests.support.leaks import Belongings, descendants_of_run, mark_run
 from tools.demo_model import default_dir, demo_model
 
@@ -22,6 +23,11 @@ settings.register_profile(
     "stageline", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("stageline")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slow files; the workers of a run take files in this order."""
+    items.sort(key=lambda item: schedule.rank(item.path))
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ ENVIRONMENT_HOMES = (
 ENVIRONMENT = ("os.environ", "os.environb", "os.getenv", "os.getenvb")
 MESSAGES = tuple(f"worker.protocol.{name}" for name in ("ops", "events", "codec", "schema"))
 RUNNING = tuple(
-    f"orchestrator.{name}" for name in ("transport", "stage", "pipeline", "scheduler", "generate")
+    f"orchestrator.{name}" for name in ("transport", "stage", "scheduler", "pipeline", "generate")
 )
 FRONT = ("orchestrator.cli", "orchestrator.serve", "orchestrator.bundle")
 
@@ -53,12 +53,12 @@ FORBIDDEN: tuple[tuple[str, tuple[str, ...], str], ...] = (
             "orchestrator.transport.local",
             "orchestrator.transport.ssh",
             "orchestrator.transport.command",
-            "orchestrator.scheduler",
             "orchestrator.generate",
             *FRONT[:2],
         ),
         "the pipeline knows no process",
     ),
+    ("orchestrator.scheduler", RUNNING[3:] + FRONT[:2], "the scheduler serves the pipeline"),
     (
         "orchestrator.bundle",
         (*RUNNING, *FRONT[:2], "subprocess", "socket"),

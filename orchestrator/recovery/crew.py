@@ -14,6 +14,7 @@ from orchestrator.stage import StageClient, StageStatus
 from orchestrator.stage.gate import StartGate
 from orchestrator.stage.together import close_all
 from orchestrator.timeouts import Timeouts
+from worker.protocol.events import Op
 
 
 class Crew:
@@ -21,9 +22,11 @@ class Crew:
 
     Attributes:
         policy: how hard to try to bring a stage back.
+        timeouts: every deadline.
         history: what every stage was sent.
         bench: the spare slots that nobody uses.
         on_notice: takes lines for the user.
+        on_op: told of each op that a worker tells of, with the index of its stage.
         recoveries: every attempt to bring a stage back, in the order of their ends.
         failures: of stages that are not recovered; the first is the cause of those after it.
     """
@@ -43,10 +46,11 @@ class Crew:
         self.history = History(num_stages, policy.history_bytes)
         self.bench = Bench(spares)
         self.on_notice = on_notice
+        self.on_op: Callable[[int, Op], None] = lambda stage, op: None
         self.recoveries: list[RecoveryRecord] = []
         self.failures: list[StageFailure] = []
         self._recorder = recorder
-        self._timeouts = timeouts
+        self.timeouts = timeouts
         self._on_status = on_status
         self._all_serve = False
         self._gate = StartGate()
@@ -57,9 +61,10 @@ class Crew:
         client = StageClient(
             spec,
             recorder=self._recorder,
-            timeouts=self._timeouts,
+            timeouts=self.timeouts,
             on_status=self._tell_status,
             on_failure=on_failure,
+            on_op=lambda op: self.on_op(spec.stage, op),
             gate=self._gate,
         )
         self._clients.append(client)

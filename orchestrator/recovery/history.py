@@ -68,12 +68,15 @@ class History:
         entries = request.stages[stage]
         while entries and entries[-1].chunk.position >= chunk.position:
             self._count(request, -entries.pop().size_bytes)
-        entry = Entry(chunk, None if request.thin else hidden)
-        entries.append(entry)
-        self._count(request, entry.size_bytes)
+        if hidden is None or request.thin:
+            entries.append(Entry(chunk, None))
+            return
+        entries.append(Entry(chunk, hidden))
+        self._count(request, len(hidden.hidden_b64))
         while self.held_bytes > self._limit_bytes:
             self._thin(max(self._requests.values(), key=lambda one: one.held_bytes))
-        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        if self.held_bytes > self.peak_bytes:
+            self.peak_bytes = self.held_bytes
 
     def keep_thin(self, rid: RequestId) -> None:
         """Keep no hidden states of a request."""

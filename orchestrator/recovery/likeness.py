@@ -56,6 +56,13 @@ def check_likeness(spec: StageSpec, lost: Ready, new: Ready, *, bits_matter: boo
     missing = set(lost.capabilities) - set(new.capabilities)
     if missing:
         raise _unlike(spec, f"cannot do {', '.join(sorted(missing))}, which the lost stage could")
+    missing = set(lost.encodings) - set(new.encodings)
+    if missing:
+        raise _unlike(
+            spec,
+            f"does not know the wire encoding {', '.join(sorted(missing))}, which the lost stage "
+            "knew",
+        )
     short = (new.max_context or 0) < (lost.max_context or 0) and new.max_context is not None
     if short:
         raise _unlike(spec, f"holds {new.max_context} positions, not {lost.max_context}")

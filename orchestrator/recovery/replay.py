@@ -13,6 +13,7 @@ from orchestrator.pipeline_facts import PipelineFacts
 from orchestrator.recovery.history import Entry, History
 from orchestrator.stage import StageClient
 from worker.protocol.capabilities import Capability
+from worker.protocol.encodings import Encoding
 from worker.protocol.ops import HiddenReply, Release, RequestId
 
 # Rows of decode steps in one op: the worker packs as many as its kernels allow, and an answer
@@ -150,18 +151,21 @@ def packed(entries: Sequence[Entry]) -> Iterator[Entry]:
 def _follows(before: Entry, entry: Entry) -> bool:
     return (
         _is_row(before) and _is_row(entry) and before.chunk.end == entry.chunk.position
-    ) and _dtype(before) == _dtype(entry)
+    ) and _form(before) == _form(entry)
 
 
 def _is_row(entry: Entry) -> bool:
     """Tell whether it is one decode step whose hidden states are the bytes of one row."""
-    shape = None if entry.hidden is None else entry.hidden.hidden_shape
-    one_row = entry.chunk.is_step and not entry.chunk.as_steps
-    return one_row and (shape is None or shape[:2] == (1, 1))
+    one_row, hidden = entry.chunk.is_step and not entry.chunk.as_steps, entry.hidden
+    if hidden is None or not one_row:
+        return one_row
+    shape = hidden.hidden_shape
+    return (shape is None or shape[:2] == (1, 1)) and Encoding(hidden.hidden_encoding).is_by_row
 
 
-def _dtype(entry: Entry) -> str | None:
-    return None if entry.hidden is None else entry.hidden.hidden_dtype
+def _form(entry: Entry) -> tuple[str, str] | None:
+    hidden = entry.hidden
+    return None if hidden is None else (hidden.hidden_dtype, hidden.hidden_encoding)
 
 
 def _joined(run: Sequence[Entry]) -> Entry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from orchestrator.failures import OpRejected, StageFailure
@@ -68,11 +69,21 @@ class Seat:
         assert self.ready is not None
         return self.ready
 
-    async def ask(self, request: Request[R], timeout_s: float | None = None) -> R:
+    async def ask(
+        self,
+        request: Request[R],
+        timeout_s: float | None = None,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> R:
         """Call an op; where the stage is lost meanwhile, call it on the one that comes after it.
 
         An op at which a stage is lost time and again is given up, so that it ends no more than
         its own request.
+
+        Args:
+            request: the op.
+            timeout_s: for its reply.
+            on_lost: told each time that the stage is lost and the op is to be called again.
 
         Raises:
             OpRejected: the worker refused the op and serves on.
@@ -93,6 +104,7 @@ class Seat:
                 except StageFailure as failure:
                     lost_at_it += ticket is self._culprit
                     self._check_hope(client, failure, lost_at_it)
+                    on_lost()
                     evicted = False
                     continue
                 except OpRejected as rejected:
@@ -102,6 +114,33 @@ class Seat:
                     continue
             self.attempts = 0
             return reply
+
+    async def ask_once(
+        self,
+        request: Request[R],
+        timeout_s: float | None = None,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> R | None:
+        """Call an op that is not to be called again; None where the stage was lost meanwhile.
+
+        Args:
+            request: the op.
+            timeout_s: for its reply.
+            on_sent: told when it is on its way.
+
+        Raises:
+            OpRejected: the worker refused the op and serves on.
+            StageFailure: the stage could not be brought back before.
+            ConnectionError: the pipeline was closed.
+        """
+        client = await self._serving()
+        async with self._turns.taken(request, alone=False):
+            try:
+                reply = await client.call(request, timeout_s, on_sent)
+            except StageFailure:
+                return None
+        self.attempts = 0
+        return reply
 
     def end(self) -> asyncio.Task[StageFailure | None] | None:
         """Recover no more; return what is left of a recovery under way, already cancelled."""

@@ -21,7 +21,8 @@ class Turns:
     def __init__(self) -> None:
         self._in_flight: dict[object, Request[Any]] = {}
         self._landed = asyncio.Event()
-        self._alone = asyncio.Lock()
+        self._alone = asyncio.Lock()  # fair: who waits is let through in the order of coming
+        self._num_waiting = 0
 
     @property
     def oldest(self) -> tuple[object, Request[Any]] | None:
@@ -36,16 +37,19 @@ class Turns:
             alone: whether no other op may be on its way meanwhile. Those that are ready to be
                 sent in this moment go first.
         """
-        if not alone and not self._alone.locked():
+        if not alone and not self._alone.locked() and not self._num_waiting:
             return _FreeTurn(self._in_flight, self._landed, request)
         return self._waited_for(request, alone=alone)
 
     @contextlib.asynccontextmanager
     async def _waited_for(self, request: Request[Any], *, alone: bool) -> AsyncIterator[object]:
         if not alone:
-            while self._alone.locked():
+            self._num_waiting += 1
+            try:
                 async with self._alone:
                     pass
+            finally:
+                self._num_waiting -= 1
             with self._flying(request) as ticket:
                 yield ticket
             return

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.failures import StageFailure
-from worker.protocol.ops import DecodeStep, EmbedAndForward, ForwardAndSample, ForwardRange, Request
+from worker.protocol.ops import (
+    DecodeStep,
+    EmbedAndForward,
+    ForwardAndSample,
+    ForwardRange,
+    Request,
+    Together,
+)
 
 _MOST_CHARS = 120
 _ADVICE = re.compile(r"(: |; | \()")
@@ -28,7 +35,7 @@ def moment_of(failure: StageFailure, request: Request[Any] | None, *, answers: b
         if phase == "idle" and answers:
             return "between two ops of an answer"
         return f"while {phase}" if phase in ("connecting", "loading", "idle") else f"in {phase}"
-    if isinstance(request, DecodeStep):
+    if isinstance(request, (DecodeStep, Together)):
         return "in decode"
     if isinstance(request, EmbedAndForward):
         return "in prefill"

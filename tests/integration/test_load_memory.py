@@ -20,7 +20,7 @@ def smollm2(folder: Path, quantization: str, *, mmap: bool = True) -> Measured:
 
 @pytest.mark.slow
 @pytest.mark.demo_model
-@pytest.mark.parametrize("quantization", ["bfloat16", "int8", "nf4"])
+@pytest.mark.parametrize("quantization", ["bfloat16", "int8", "nf4", "int8-weight", "int4-weight"])
 def test_prediction_is_within_10_percent_of_resident_memory(
     demo_model_path: Path, quantization: str
 ) -> None:

@@ -68,7 +68,8 @@ def test_stdout_is_the_text_and_nothing_else(tmp_path: Path) -> None:
     summary = done.stderr.splitlines()[-1]
     assert re.fullmatch(
         r"3 stages ready after [\d.]+ s, 4 prompt \+ 60 new tokens, first token after [\d.]+ s, "
-        rf"[\d.]+ tokens/s, finish: length, bundle: {re.escape(str(the_bundle(tmp_path)))}",
+        r"[\d.]+ tokens/s, (\d+ of \d+ guesses right, )?finish: length, "
+        rf"bundle: {re.escape(str(the_bundle(tmp_path)))}",
         summary,
     )
     assert [line for line in done.stderr.splitlines() if line.endswith("stage 2 on local: ready")]
@@ -103,6 +104,10 @@ def test_json_is_one_object_with_everything(tmp_path: Path) -> None:
         "recoveries": [],
         # The base64 texts of 4 rows of 32 bytes, and of one row twice.
         "history_bytes": 172 + 2 * 44,
+        "wire_encodings": ["bf16"],
+        "direct_links": [False],
+        # The first token after the prompt's is waited for, and a guess at the last is of no use.
+        "speculation": {"guessed_tokens": 0, "right_guesses": 0},
     }
     assert sorted(timings) == ["start_ms", "tokens_per_s", "total_ms", "ttft_ms"]
     assert [(s["stage"], s["layer_range"]) for s in stages] == [(0, [0, 64]), (1, [64, 128])]

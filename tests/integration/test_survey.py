@@ -74,7 +74,8 @@ def test_a_folder_is_surveyed_from_its_headers(folder: Path) -> None:
     shown = ("model_id", "model_type", "max_context", "prefill_chunk", "fetched_bytes")
     assert [code, *(model[name] for name in shown)] == [0, str(folder), "llama", 96, 32, 0]
     assert "commit" not in model
-    assert (costs.num_layers, set(costs.quantizations)) == (LAYERS, {"bfloat16", "int8", "nf4"})
+    kinds = {"bfloat16", "int8", "nf4", "int8-weight", "int4-weight"}
+    assert (costs.num_layers, set(costs.quantizations)) == (LAYERS, kinds)
     assert sum(group.size_bytes for group in costs.groups.values()) == total_bytes
 
 
@@ -147,7 +148,7 @@ def demo_survey(demo_model_path: Path) -> dict[str, Line]:
 
 @pytest.mark.slow
 @pytest.mark.demo_model
-@pytest.mark.parametrize("quantization", ["bfloat16", "int8", "nf4"])
+@pytest.mark.parametrize("quantization", ["bfloat16", "int8", "nf4", "int4-weight"])
 def test_a_survey_predicts_the_memory_of_real_workers_within_10_percent(
     demo_model_path: Path, demo_survey: dict[str, Line], quantization: str
 ) -> None:

@@ -42,7 +42,8 @@ def test_the_ready_line_and_its_mirror() -> None:
         ready = worker.ready()
         mirror = worker.event("pp_worker_ready")
         profile = worker.event("boot_profile")
-    assert ready == {
+    # which encodings there are depends on the libraries of the host
+    assert without(ready, "encodings") == {
         "status": "ready",
         "pid": worker.process.pid,
         "stage": 1,
@@ -55,7 +56,11 @@ def test_the_ready_line_and_its_mirror() -> None:
         "vocab_size": 32,
         "model_type": "stub",
         "quantization": "stub",
-        "capabilities": ["ping", "tokenizer", "as_steps"],
+        "capabilities": [
+            *("ping", "tokenizer", "crop", "as_steps", "sample_steps", "together"),
+            *(["chain"] if "chain" in ready["capabilities"] else []),  # Where it can have a key.
+        ],
+        "max_rows": 16,
     }
     assert mirror["layer_range"] == "42:85"
     assert list(profile["phases_ms"]) == ["starting", "pp_worker_ready"]

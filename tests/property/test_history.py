@@ -13,11 +13,12 @@ from orchestrator.chunk import Chunk
 from orchestrator.recovery.history import Entry, History
 from orchestrator.recovery.replay import MOST_ROWS, packed
 from tests.support.history_worker import BoundaryBackend
-from worker.handlers import Handlers, Stopwatch
+from worker.handlers import Handlers
 from worker.protocol.ops import HiddenReply, Request
 from worker.protocol.payload import encode_base64
 from worker.protocol.stage import StageSlice
 from worker.sessions import Sessions
+from worker.stopwatch import Stopwatch
 
 FIRST, MIDDLE = StageSlice(0, 2, 6), StageSlice(2, 4, 6)
 # How far back an op begins, how many tokens it has: mostly decode steps.

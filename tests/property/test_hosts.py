@@ -31,7 +31,7 @@ KEYS = st.fixed_dictionaries(
     optional={
         "python": VALUE,
         "device": st.sampled_from(["auto", "cpu", "cuda", "cuda:1", "mps"]),
-        "quantization": st.sampled_from(["bfloat16", "int8", "nf4"]),
+        "quantization": st.sampled_from(["bfloat16", "int8", "nf4", "int4-weight"]),
         "memory_bytes": st.integers(1, 2**50),
         "env": st.dictionaries(
             st.from_regex(r"[A-Z]{6,8}", fullmatch=True), VALUE | st.just(""), max_size=2

@@ -93,7 +93,7 @@ class Positions(RuleBasedStateMachine):
         new = [[self.row(b, i) for i in range(n)] for b in range(batch)]
         for rows, more in zip(turn.session.cache.rows, new, strict=True):
             rows += more
-        self.sessions.commit(rid, turn)
+        self.sessions.commit((rid, turn))
         self.remember(rid, held if position else None, new, mask, n)
 
     @rule(rid=RIDS)

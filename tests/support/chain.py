@@ -9,7 +9,7 @@ from typing import Any
 
 from worker.backends.transformers import open_stage
 from worker.config import WorkerConfig
-from worker.handlers import Handlers, Stopwatch
+from worker.handlers import Handlers
 from worker.protocol.events import Event
 from worker.protocol.ops import (
     EmbedAndForward,
@@ -22,6 +22,7 @@ from worker.protocol.ops import (
 from worker.protocol.payload import encode_base64
 from worker.protocol.roles import StageIdentity
 from worker.sessions import Sessions
+from worker.stopwatch import Stopwatch
 
 
 class Stage:
@@ -62,6 +63,7 @@ class Chain:
         *,
         batch: int = 1,
         mask: bytes | None = None,
+        encoding: str = "bf16",
         **chosen: Any,
     ) -> SampledReply:
         """Run tokens `[batch, seq]` through every stage and sample; `chosen` says how."""
@@ -69,12 +71,13 @@ class Chain:
             "batch": batch,
             "attention_mask_b64": None if mask is None else encode_base64(mask),
         }
-        hidden = self.first(rid, tokens, position, **padded)
+        hidden = self.first(rid, tokens, position, reply_encoding=encoding, **padded)
         onward = {"request_id": rid, "position": position, **padded}
         if self.stages[0].backend.facts.needs_tokens:
             onward["tokens"] = tuple(tokens)
         for stage in self.stages[1:-1]:
-            hidden = stage.call(ForwardRange(**onward, **carried(hidden)))
+            request = ForwardRange(**onward, reply_encoding=encoding, **carried(hidden))
+            hidden = stage.call(request)
         last = ForwardAndSample(**onward, **chosen, **carried(hidden))
         reply: SampledReply = self.stages[-1].call(last)
         return reply
@@ -94,5 +97,6 @@ def carried(hidden: HiddenReply) -> dict[str, Any]:
         "seq_len": hidden.seq_len,
         "hidden_shape": hidden.hidden_shape,
         "hidden_dtype": hidden.hidden_dtype,
+        "hidden_encoding": hidden.hidden_encoding,
         "hidden_b64": hidden.hidden_b64,
     }

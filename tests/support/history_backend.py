@@ -6,8 +6,17 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from worker.backends.base import CannotCrop, ModelFacts, OutOfDeviceMemory, Placement, Sampled
-from worker.backends.steps import one_by_one
+from worker.backends.base import (
+    CannotCrop,
+    Draw,
+    ModelFacts,
+    OutOfDeviceMemory,
+    Part,
+    Placement,
+    Sampled,
+)
+from worker.backends.steps import each_alone, one_by_one
+from worker.byte_planes import exact_codings
 from worker.protocol.capabilities import Capability
 from worker.protocol.ops import Sampling
 from worker.protocol.payload import Hidden
@@ -63,10 +72,17 @@ class HistoryBackend:
         self._slice = own
         self._can_crop = can_crop
         self.facts = ModelFacts(
+            codings=exact_codings(),
             hidden_dim=HIDDEN_DIM,
             vocab_size=VOCAB_SIZE,
             max_context=MAX_CONTEXT,
-            capabilities=(Capability.AS_STEPS,),
+            capabilities=(
+                Capability.AS_STEPS,
+                Capability.SAMPLE_STEPS,
+                Capability.TOGETHER,
+                *([Capability.CROP] if can_crop else []),
+            ),
+            max_rows=8,
         )
         self.keeps_caches = True
 
@@ -132,12 +148,14 @@ class HistoryBackend:
         cache.rows = held
         return outputs
 
-    def forward_steps(self, inputs: Rows, cache: HistoryCache | None, placement: Placement) -> Rows:
-        """Hash the rows one after the other."""
-        columns = [[[row]] for row in inputs[0]]
-        outputs = one_by_one(self.forward, columns, cache, placement)
-        if self._slice.is_last and (cache is None or not self._slice.is_first):
-            return outputs[-1]
+    def forward_together(self, parts: Sequence[Part[Rows]]) -> list[Rows | Exception]:
+        """Hash the rows of each part one after the other."""
+        return each_alone(self._steps, parts)
+
+    def _steps(self, part: Part[Rows]) -> Rows:
+        columns = [[[row]] for row in part.inputs[0]]
+        assert part.cache is None or isinstance(part.cache, HistoryCache)
+        outputs = one_by_one(self.forward, columns, part.cache, part.placement)
         return [[row for output in outputs for row in output[0]]]
 
     def dump(self, hidden: Rows, placement: Placement) -> Hidden:
@@ -151,6 +169,22 @@ class HistoryBackend:
         if options.suppress_tokens and len(set(options.suppress_tokens)) == VOCAB_SIZE:
             raise ProtocolError(ErrorCode.BAD_FIELD, "every token is suppressed")
         return Sampled(token_ids=tuple(rows[-1][0] % VOCAB_SIZE for rows in outputs))
+
+    def choose(self, draws: Sequence[Draw[Rows]]) -> list[list[Sampled] | Exception]:
+        """Choose after each of the last rows."""
+        found: list[list[Sampled] | Exception] = []
+        for draw in draws:
+            rows = draw.outputs[0][-len(draw.options) :]
+            try:
+                found.append(
+                    [
+                        self.sample([[row]], options, Placement(draw.position + i, 1, 1))
+                        for i, (row, options) in enumerate(zip(rows, draw.options, strict=True))
+                    ]
+                )
+            except ProtocolError as error:
+                found.append(error)
+        return found
 
     def generate(
         self, prompt: str, max_tokens: int, prefill_chunk: int, ignore_eos: bool

@@ -34,8 +34,15 @@ MAX_CONTEXT = 4096
 class BoundaryBackend(HistoryBackend):
     """Each row also carries where its op began and how long it was."""
 
-    def __init__(self, own: StageSlice, kernel: str = "hash", budget: int | None = None) -> None:
+    def __init__(
+        self,
+        own: StageSlice,
+        kernel: str = "hash",
+        budget: int | None = None,
+        fatal: int | None = None,
+    ) -> None:
         super().__init__(own)
+        self._fatal = fatal
         self.facts = replace(
             self.facts,
             max_context=MAX_CONTEXT,
@@ -55,6 +62,8 @@ class BoundaryBackend(HistoryBackend):
         """Hash each marked row with all marked rows before it."""
         if cache is None:
             return inputs
+        if placement.position == self._fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
         mark = f"|{placement.position}+{placement.seq_len}".encode()
         marked = [[row + mark for row in rows] for rows in inputs]
         return super().forward(marked, cache, placement)
@@ -78,6 +87,7 @@ def open_history(config: WorkerConfig, emit: Callable[[Event], None]) -> Opened:
     `hold:FILE` waits for ever in its first start; `late:FILE` in all others; `once:FILE` cannot
     load in all others. FILE is what they know by whether it is the first. `doomed:FILE` crashes as
     long as FILE exists. `kernel:NAME` is another implementation. `budget:BYTES` bounds its caches.
+    `fatal:N` is killed by an op at position N.
     """
     identity = config.identity(NUM_LAYERS)
     kind, _, value = (config.model_id or "").partition(":")
@@ -93,7 +103,8 @@ def open_history(config: WorkerConfig, emit: Callable[[Event], None]) -> Opened:
         os.kill(os.getpid(), signal.SIGKILL)
     budget_bytes = int(value) if kind == "budget" else None
     kernel = value if kind == "kernel" else "hash"
-    backend: Any = BoundaryBackend(identity.slice, kernel, budget_bytes)  # takes its own caches
+    fatal = int(value) if kind == "fatal" else None
+    backend: Any = BoundaryBackend(identity.slice, kernel, budget_bytes, fatal)  # own caches
     return identity, backend
 
 

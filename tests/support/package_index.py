@@ -24,6 +24,7 @@ DIRECT = (
     "jinja2",
     "filelock",
     "packaging",
+    "zstandard",
 )
 BROUGHT = {"transformers": ("PyYAML",)}
 

@@ -12,7 +12,7 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 from tests.support.shapes import deepseek_v3_index
 from tests.support.tiny import tiny_checkpoint
 from worker.model.architecture import Architecture
-from worker.model.bandwidth import measure_read_gbps
+from worker.model.bandwidth import ReadSpeed, measure_read_speed
 from worker.model.costs import model_costs
 from worker.model.load import prepare_stage
 from worker.model.load_options import LoadOptions, Quantization
@@ -54,7 +54,8 @@ def test_layers_and_role_add_up_to_the_estimate_of_every_slice(
     tmp_path: Path, model_type: str
 ) -> None:
     folder = tiny_checkpoint(tmp_path / model_type, model_type)
-    costs = costs_of(folder, "bfloat16", "int8", "nf4")
+    kinds: tuple[Quantization, ...] = ("bfloat16", "int8", "nf4", "int8-weight", "int4-weight")
+    costs = costs_of(folder, *kinds)
     for quantization, cost in costs.quantizations.items():
         cuts = ((0, 2), (1, 5), (4, 6), (0, 6)) if quantization == "bfloat16" else ((0, 5), (2, 6))
         for start, end in cuts:
@@ -75,7 +76,7 @@ def test_layers_and_role_add_up_to_the_estimate_of_every_slice(
             scratch_bytes = max(role.running_bytes, role.loading_bytes - kv_bytes)
             most_bytes = wanted.scratch_bytes * 11 // 10 + 8 * MIB
             assert wanted.scratch_bytes <= scratch_bytes <= most_bytes, (quantization, stage)
-    assert set(costs.quantizations) == {"bfloat16", "int8", "nf4"}
+    assert set(costs.quantizations) == set(kinds)
 
 
 def test_of_experts_only_the_chosen_ones_are_read(tmp_path: Path) -> None:
@@ -164,5 +165,6 @@ def test_a_671b_shape_takes_less_than_a_second_for_a_thousand_tensors(tmp_path: 
 
 def test_reading_speed_is_a_number_unless_there_is_no_room() -> None:
     torch.set_num_threads(1)
-    assert measure_read_gbps("cpu", 100 * MIB) == 0.0
-    assert 0.01 < measure_read_gbps("cpu", 1024 * MIB) < 10_000
+    assert measure_read_speed("cpu", 100 * MIB) == ReadSpeed(0.0, 0.0)
+    found = measure_read_speed("cpu", 1024 * MIB)
+    assert 0.01 < found.linear_gbps <= found.memory_gbps < 10_000

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from orchestrator.benchmark.surveyed import readings_of
 from orchestrator.errand_kind import ErrandKind
 from orchestrator.failures import PipelineMismatch, ProtocolViolation
 from orchestrator.hosts import parse_hosts
@@ -289,3 +291,28 @@ def test_a_worker_that_tells_too_little_is_named(events: list[Event], sentence: 
     with pytest.raises(ProtocolViolation) as caught:
         read_survey(setting, survey_specs(setting), [events])
     assert str(caught.value).startswith(sentence)
+
+
+def test_stages_on_one_machine_share_its_threads_and_one_alone_has_them_all() -> None:
+    setting = setting_of("a slots=2\nb\n", model_id="/models/m")
+    specs = survey_specs(setting)
+    survey = read_survey(setting, specs, [told(f"m{s.stage}", commit=None) for s in specs])
+    hosts = {entry: replace(host, threads=8) for entry, host in survey.hosts.items()}
+    survey = replace(survey, hosts=hosts)
+    plan = placed_plan(setting, survey)
+    assert [spec.options.threads for spec in plan.specs] == [4, 4, 8]
+    asked = replace(setting, worker=replace(setting.worker, threads=3))
+    assert [spec.options.threads for spec in placed_plan(asked, survey).specs] == [3, 3, 3]
+
+
+def test_a_bench_counts_the_weights_that_a_token_reads_on_each_stage_once() -> None:
+    setting = setting_of("local slots=2\n")
+    survey = surveyed(setting)
+    plan = placed_plan(setting, survey)
+    cost = costs().quantizations["bfloat16"]
+    half = len(cost.layer_read_bytes) // 2
+    layers = [sum(cost.layer_read_bytes[:half]), sum(cost.layer_read_bytes[half:])]
+    wanted = [layers[0] + cost.first.read_bytes, layers[1] + cost.last.read_bytes]
+    readings = readings_of(setting, survey, plan)
+    assert [reading and reading.read_bytes for reading in readings] == wanted
+    assert [reading and reading.memory_gbps for reading in readings] == [10, 10]

@@ -59,6 +59,14 @@ class Scripted:
             await asyncio.Event().wait()
         return SampledReply(token_id=self.answer[index], logprob=-0.5)
 
+    async def prefill(
+        self, rid: str, tokens: Sequence[int], chunk_tokens: int, sampling: Sampling
+    ) -> SampledReply:
+        last = (len(tokens) - 1) // chunk_tokens * chunk_tokens
+        for start in range(0, last, chunk_tokens):
+            await self.forward(rid, tokens[start : start + chunk_tokens], start, None)
+        return await self.forward(rid, tokens[last:], last, sampling)
+
     async def release(self, rid: str) -> None:
         self.released.append(rid)
 

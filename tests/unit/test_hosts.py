@@ -58,7 +58,10 @@ def test_the_documented_example() -> None:
         ("gpu1 gpu2", "'gpu2' is not of the form key=value"),
         ("gpu1 device=", "'device=' has no value"),
         ("gpu1 device=gpu", "device=gpu must be auto, cpu, cuda, cuda:N or mps"),
-        ("gpu1 quantization=int4", "quantization=int4 must be one of bfloat16, int8, nf4"),
+        (
+            "gpu1 quantization=int4",
+            "quantization=int4 must be one of bfloat16, int8, nf4, int8-weight, int4-weight",
+        ),
         (
             "gpu1 code=mine",
             "code=mine must be shipped (the worker's code is sent there) or installed",

@@ -34,7 +34,7 @@ def prepare(
     return prepare_stage(folder, stage or StageSlice(0, 6, 6), options)
 
 
-@pytest.mark.parametrize("quantization", ["bfloat16", "int8", "nf4"])
+@pytest.mark.parametrize("quantization", ["bfloat16", "int8", "nf4", "int8-weight", "int4-weight"])
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "qwen3_moe", "deepseek_v3"])
 def test_weights_and_cache_are_predicted_to_the_byte(
     tmp_path: Path, model_type: str, quantization: Quantization
@@ -71,7 +71,8 @@ def test_refusal_names_parts_sum_free_and_what_would_fit(tmp_path: Path) -> None
         assert part in refused.value.text
     assert "are free on cpu (cgroup); " in refused.value.text
     assert refused.value.text.endswith(
-        "layers 0:5 would fit, or --quantization int8 would fit, or --quantization nf4 would fit"
+        "layers 0:5 would fit, or --quantization int8 would fit, or --quantization nf4 would fit, "
+        "or --quantization int8-weight would fit, or --quantization int4-weight would fit"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.failures import PipelineMismatch
@@ -36,3 +38,8 @@ def test_stages_of_two_commits_are_refused() -> None:
         f"stage 1 on local has commit {'b' * 40}, stage 0 on local has {'a' * 40}; give every "
         "stage the same model and revision"
     )
+
+
+def test_a_pass_serves_as_many_rows_as_every_stage_can() -> None:
+    stages = [replace(ready(0, 4, None), max_rows=16), replace(ready(4, 8, None), max_rows=4)]
+    assert facts_of(stub_specs(2), stages).max_rows == 4

@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from worker.model.sampling import choose, filtered, uniform
+from worker.backends.base import Sampled
+from worker.model.sampling import choose, choose_rows, filtered, uniform
 from worker.protocol.ops import ForwardAndSample, Sampling
 from worker.protocol.schema import ErrorCode, ProtocolError, parse
 
@@ -199,3 +200,29 @@ def test_a_penalty_that_cannot_be_applied_is_refused() -> None:
     with pytest.raises(ProtocolError, match="batch of 1"):
         parse(ForwardAndSample, {**request, "penalty_tokens": [1], "batch": 2})
     assert parse(ForwardAndSample, {**request, "penalty_tokens": []}).penalty_tokens == ()
+
+
+def test_many_rows_are_chosen_as_each_alone() -> None:
+    rows = logits(seed=4, batch=6)
+    rows[1, [5, 9, 40]] = rows[1].max() + 1  # Of equal ones the first.
+    rows[2, 3] = torch.nan
+    options = [
+        Sampling(),
+        Sampling(),
+        Sampling(),
+        Sampling(temperature=1.0, top_k=9, seed=3),
+        Sampling(repetition_penalty=1.7, penalty_tokens=PENALTY_TOKENS, top_logprobs=3),
+        Sampling(suppress_tokens=tuple(range(VOCAB))),
+    ]
+    found = choose_rows(rows, options, range(10, 16))
+    alone = [told(rows[i : i + 1], options[i], 10 + i) for i in range(6)]
+    assert [each.text if isinstance(each, ProtocolError) else each for each in found] == alone
+    assert alone[1] == Sampled(token_ids=(5,))
+    assert [isinstance(each, str) for each in alone] == [False, False, True, False, False, True]
+
+
+def told(row: torch.Tensor, options: Sampling, position: int) -> Sampled | str:
+    try:
+        return choose(row, options, position)
+    except ProtocolError as error:
+        return error.text

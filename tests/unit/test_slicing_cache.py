@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from tests.support.tiny import (
     reference_logits,
@@ -20,6 +21,7 @@ from tests.support.tiny import (
 )
 from worker.model.errors import CannotCrop
 from worker.model.kv import StageCache
+from worker.model.load_options import Engine, LoadOptions
 from worker.model.run import StageRunner
 
 torch.set_num_threads(1)
@@ -49,8 +51,10 @@ def _decode(
     return logits
 
 
-def _stages(tmp_path: Path, model_type: str) -> tuple[list[StageRunner], list[StageCache]]:
-    stages = split_runners(tiny_checkpoint(tmp_path / "m", model_type), 6, 2)
+def _stages(
+    tmp_path: Path, model_type: str, options: LoadOptions | None = None
+) -> tuple[list[StageRunner], list[StageCache]]:
+    stages = split_runners(tiny_checkpoint(tmp_path / "m", model_type), 6, 2, options)
     return stages, [stage.new_cache() for stage in stages]
 
 
@@ -96,22 +100,46 @@ def test_a_snapshot_brings_back_a_cache_that_was_cropped_and_overwritten(
     assert same(onward, again)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "gemma3_text", "qwen3_next"])
-def test_a_failed_op_leaves_the_cache_as_it_was(model_type: str, tmp_path: Path) -> None:
-    stages, caches = _stages(tmp_path, model_type)
-    wanted = _decode(stages, caches, PROMPT, 6)
-    for cache in caches:
-        cache.crop_to(cache.seen - 1)
-    last = stages[0]._layers[2]
-    assert isinstance(last, nn.Module)
+@contextmanager
+def _broken(stage: StageRunner) -> Iterator[None]:
+    """Have every op of a stage fail: in its last layer, or, of a tape, with all written."""
 
     def fail(*_args: object) -> None:
         raise ArithmeticError("broken kernel")
 
-    handle = last.register_forward_pre_hook(fail)
-    with pytest.raises(ArithmeticError):
+    step = stage.decode_step
+    if step is None:
+        last = list(stage._layers.children())[stage.stage.shard_end - 1]
+        handle = last.register_forward_pre_hook(fail)
+        yield
+        handle.remove()
+    else:
+        stage.decode_step = replace(step, _step=lambda *given: fail(step._step(*given)))
+        yield
+        stage.decode_step = step
+
+
+@pytest.mark.parametrize(
+    ("model_type", "engine", "has_tape"),
+    [
+        ("llama", "fast", True),
+        ("llama", "stock", False),
+        ("gemma3_text", "fast", False),
+        ("qwen3_next", "fast", False),
+    ],
+)
+def test_a_failed_op_leaves_the_cache_as_it_was(
+    model_type: str, engine: Engine, has_tape: bool, tmp_path: Path
+) -> None:
+    stages, caches = _stages(tmp_path, model_type, LoadOptions(engine=engine))
+    assert (stages[0].decode_step is not None) == has_tape
+    wanted = _decode(stages, caches, PROMPT, 6)
+    for cache in caches:
+        cache.crop_to(cache.seen - 1)
+    held = caches[0].seen
+    with _broken(stages[0]), pytest.raises(ArithmeticError):
         _step(stages, caches, torch.tensor([[99]]))
-    handle.remove()
+    assert caches[0].seen == held
     again = _decode(stages, caches, wanted[4].argmax(-1, keepdim=True), 1)
     assert same(wanted[5:], again)
 

@@ -128,9 +128,10 @@ async def run(task: dict[str, Any]) -> None:
         policy=RecoveryPolicy(most_attempts=task["restarts"]),
         spares=[spare_of(task, place) for place in task["spares"]],
         on_notice=lambda text: tell("notice", text=text),
+        links=task["links"],
     )
     async with await starting as pipeline:
-        tell("serving")
+        tell("serving", links=pipeline.links_live)
         while line := await lines.readline():
             await answer(pipeline, teller, line)
     tell("closed")

@@ -31,6 +31,7 @@ class Driven:
         lease_s: of the workers.
         restarts: in a row, of a lost stage.
         spares: hosts kept aside, as `stages`.
+        links: as `--links`.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Driven:
         lease_s: float = 60.0,
         restarts: int = 0,
         spares: Sequence[Mapping[str, Any]] = (),
+        links: str = "star",
     ) -> None:
         task = {
             "stages": stages,
@@ -50,6 +52,7 @@ class Driven:
             "lease_s": lease_s,
             "restarts": restarts,
             "spares": spares,
+            "links": links,
         }
         words = (sys.executable, "-m", "tests.support.netlab.drive", json.dumps(task))
         self.process = lab.popen(*words, stderr=None)

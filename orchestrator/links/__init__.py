@@ -1,0 +1,1 @@
+"""Hidden states that go straight from stage to stage, where the orchestrator is told to try."""

@@ -1,0 +1,1 @@
+"""Guess tokens and verify them in passes of several rows: the same answer, sooner."""
