@@ -50,6 +50,23 @@ def llama_1b(folder: Path) -> int:
     return _write(config, folder)
 
 
+def llama_1_1b(folder: Path) -> int:
+    """Write random weights of TinyLlama-1.1B's shape, 2.1 GiB; return the number of layers."""
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(
+        vocab_size=32000,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=22,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        tie_word_embeddings=False,
+        max_position_embeddings=2048,
+    )
+    return _write(config, folder)
+
+
 def qwen3_moe(folder: Path) -> int:
     """Write a small mixture of experts, one tensor for each expert; return its layers."""
     from transformers import Qwen3MoeConfig

@@ -85,7 +85,8 @@ def probe(case: Case) -> Measured:
     import torch
     from transformers.utils import logging
 
-    from worker.model import load, load_options, memory, run
+    from worker.model import load, load_options, memory
+    from worker.model.engine import engaged
     from worker.protocol.stage import StageSlice
 
     logging.disable_progress_bar()
@@ -103,7 +104,7 @@ def probe(case: Case) -> Measured:
     loaded_bytes = _resident_bytes()
     with _peak() as run_peak:
         tokenizer = _tokenizer(case, stage)
-        runner = run.StageRunner(loaded)
+        runner = engaged(loaded)
         runner.warm_up()
         if stage.is_first:
             # mapped rows become resident as their tokens come; a long run will meet them all
@@ -114,6 +115,9 @@ def probe(case: Case) -> Measured:
             if not stage.is_first:
                 x = torch.randn(1, case.prefill_chunk, runner.width).to(runner.wire_dtype)
             runner.forward(x, cache, want="logits" if stage.is_last else "hidden")
+        # and the step of one position, which has temporaries of its own
+        cache.crop_to(case.max_context - 1)
+        runner.forward(x[:, :1], cache, want="logits" if stage.is_last else "hidden")
     del tokenizer
     return Measured(
         fixed_bytes=fixed_bytes,

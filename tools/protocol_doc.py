@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 from worker.options import parser  # noqa: E402
 from worker.protocol.capabilities import Capability  # noqa: E402
 from worker.protocol.codec import MAX_LINE_BYTES, PROTOCOL_VERSION  # noqa: E402
+from worker.protocol.encodings import Encoding  # noqa: E402
 from worker.protocol.errors import ErrorCode  # noqa: E402
 from worker.protocol.events import EVENTS, Envelope  # noqa: E402
 from worker.protocol.exits import ExitCode  # noqa: E402
@@ -109,9 +110,25 @@ def capabilities() -> str:
     return _table(("capability", "meaning"), [(f"`{c}`", c.meaning) for c in Capability])
 
 
+def encodings() -> str:
+    """The names in the ready line's `encodings`."""
+    return _table(("encoding", "meaning"), [(f"`{c}`", c.meaning) for c in Encoding])
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     section.__name__: section
-    for section in (limits, options, ops, requests, ready, events, errors, exits, capabilities)
+    for section in (
+        limits,
+        options,
+        ops,
+        requests,
+        ready,
+        events,
+        errors,
+        exits,
+        capabilities,
+        encodings,
+    )
 }
 _FIELD_HEAD = ("field", "must be", "default", "meaning")
 

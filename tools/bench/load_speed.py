@@ -76,7 +76,7 @@ class LoadBench:
         }
 
     def _planned(self, folder: Path, stage: StageSlice, *, mmap: bool) -> StageRequest:
-        return prepare_stage(folder, stage, LoadOptions(mmap=mmap))
+        return prepare_stage(folder, stage, LoadOptions(mmap=mmap, engine="stock"))
 
     def _copy(self) -> Sample:
         """Copy with the C library, which is faster than torch."""

@@ -27,14 +27,14 @@ from transformers.utils.logging import disable_progress_bar
 
 from tools.bench.rounds import in_turn, spread
 from tools.demo_model import default_dir, demo_model
-from worker.backends.base import KVCache, Placement
-from worker.backends.steps import one_by_one
+from worker.backends.steps import each_alone
 from worker.backends.transformers import open_stage
 from worker.config import WorkerConfig
-from worker.handlers import Handlers, Stopwatch
+from worker.handlers import Handlers
 from worker.model.architecture import Architecture
 from worker.protocol.ops import DecodeStep, EmbedAndForward, HiddenReply
 from worker.sessions import Sessions
+from worker.stopwatch import Stopwatch
 
 _PREFILL = 64
 
@@ -92,15 +92,11 @@ class ReplayBench:
     def _one_by_one(self) -> bytes:
         backend: Any = self._backend
 
-        def steps(inputs: Any, cache: KVCache, placement: Placement) -> Any:
-            columns = [inputs.columns(i, i + 1) for i in range(placement.seq_len)]
-            return type(inputs).joined(one_by_one(backend.forward, columns, cache, placement))
-
-        backend.forward_steps = steps
+        backend.forward_together = lambda parts: each_alone(backend._one_by_one, parts)
         try:
             return self._packed()
         finally:
-            del backend.forward_steps
+            del backend.forward_together
 
 
 def report(found: dict[str, list[tuple[float, bytes]]], tokens: int) -> str:

@@ -1,0 +1,96 @@
+"""What the speculation bench asks, and a drafter that is never right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.pipeline import Pipeline
+from orchestrator.request import GenerationRequest
+from orchestrator.speculation.drafter import Draft
+from orchestrator.speculation.pass_costs import PassCosts
+from orchestrator.speculation.speculated import Bounds, SpeculatedTokens
+
+_CODE = '''class Stack:
+    """A last-in first-out stack of items."""
+
+    def __init__(self):
+        self.items = []
+
+    def push(self, item):
+        """Put an item on the top of the stack."""
+        self.items.append(item)
+
+    def pop(self):
+        """Remove the top item and return it."""
+        if not self.items:
+            raise IndexError("pop from an empty stack")
+        return self.items.pop()
+
+    def peek(self):
+        """Return the top item without removing it."""
+        if not self.items:
+            raise IndexError("peek at an empty stack")
+        return self.items[-1]
+'''
+_TEXT = (
+    "The lighthouse at Cape Morrow was built in 1871 by the engineer Anna Lindqvist. Its lamp "
+    "burned whale oil until 1904, when it was replaced by an electric arc. The keeper's house "
+    "stands to the north of the tower, and a path of white stones leads from it down to the old "
+    "harbour, where the supply boats used to land twice a month."
+)
+_JSON = """[
+  {"id": 1, "name": "Ada", "role": "admin", "active": true},
+  {"id": 2, "name": "Grace", "role": "editor", "active": true},
+  {"id": 3, "name": "Linus", "role": "viewer", "active": false}
+]"""
+
+# By kind: whether it is completed as it is, and the text.
+PROMPTS: dict[str, list[tuple[bool, str]]] = {
+    "quote": [
+        (True, f"# stack.py\n{_CODE}\n# copy of stack.py\n{_CODE[:60]}"),
+        (False, f"Repeat this text word for word:\n\n{_TEXT}"),
+        (True, f"# data.json\n{_JSON}\n# data.json, the same again\n[\n"),
+        (False, f"Copy this code exactly and change nothing:\n\n{_CODE}"),
+        (True, f'Article:\n{_TEXT}\n\nThe article says, in full: "The lighthouse at'),
+        (False, f"Quote the sentences about the lamp and the path from this text:\n\n{_TEXT}"),
+    ],
+    "chat": [
+        (False, "Why is the sky blue? Explain it to a child."),
+        (False, "Write a short story about a dog who learns to sail."),
+        (False, "What should I think about before I buy a bicycle?"),
+        (False, "Give me some ideas for a birthday party in the garden."),
+        (False, "How do plants make sugar from sunlight?"),
+        (False, "Tell me about the history of the printing press."),
+    ],
+}
+
+
+class _Wrong:
+    """Guesses fifteen tokens that do not come; costs no time."""
+
+    takes_time = False
+
+    async def guess(self, ids: Sequence[int], num_certain: int, most: int) -> Draft:
+        """Guess one rare token, time and again."""
+        return Draft((100,) * most, (0,) * most)
+
+    async def aclose(self) -> None:
+        """Hold nothing."""
+
+
+class _WrongSpeculator:
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._costs = PassCosts(pipeline.facts.max_rows, lambda: pipeline.links_s)
+
+    def open(
+        self, request: GenerationRequest, prompt: Sequence[int], bounds: Bounds
+    ) -> SpeculatedTokens:
+        """Return the source of a request's tokens."""
+        return SpeculatedTokens(self._pipeline, request, prompt, bounds, _Wrong(), self._costs)
+
+
+def always_wrong(pipeline: Pipeline) -> Any:
+    """Return what guesses wrongly for every request."""
+    return _WrongSpeculator(pipeline)
