@@ -91,10 +91,10 @@ def open_history(config: WorkerConfig, emit: Callable[[Event], None]) -> Opened:
     """
     identity = config.identity(NUM_LAYERS)
     kind, _, value = (config.model_id or "").partition(":")
-    emit(LoadingModel(model_id="history", layer_range=str(identity.slice), quantization="none"))
     is_first = not Path(value).exists()
     if kind in ("hold", "late", "once"):
-        Path(value).touch()
+        Path(value).touch()  # Before it says that it loads: a fault may end it right after that.
+    emit(LoadingModel(model_id="history", layer_range=str(identity.slice), quantization="none"))
     if (kind, is_first) in (("hold", True), ("late", False)):
         threading.Event().wait()
     if (kind, is_first) == ("once", False):
