@@ -28,7 +28,8 @@ class WorkerConfig:
         model_id: a local folder or a hub id; None only for a stub.
         stage, num_stages: which even share of the layers; both or neither.
         shard_start, shard_end: an explicit half-open range in their place; both or neither.
-        engine: `fast`, or `stock` for torch's kernels and the model's own forward alone.
+        engine: `fast`; `stock` for torch's kernels and the model's own forward alone; `graphs` for
+            decode steps as CUDA graphs.
         threads: compute threads on a CPU; None leaves torch's choice.
         max_context: positions a request may use; None is the model's own limit.
         await_environment: whether the op `environment` comes before anything else.

@@ -16,16 +16,18 @@ from worker.protocol.ops import (
     HiddenReply,
     Reply,
     SampledReply,
-    Sampling,
 )
 from worker.protocol.payload import decode_hidden, decode_mask, encode_hidden
 from worker.protocol.schema import ErrorCode, ProtocolError, to_fields
 from worker.protocol.stage import StageSlice
+from worker.sampled import is_scored, num_choices, options_of, sampled_reply, score_fields
 from worker.sessions import Sessions, Turn
 from worker.stopwatch import Stopwatch
 
 A = TypeVar("A")
 Forwarded = EmbedAndForward | ForwardRange | ForwardAndSample
+# Fields of a last stage's op that name tokens.
+_ABOUT_TOKENS = ("penalty_tokens", "suppress_tokens", "bias_tokens", "score_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,9 @@ class Forwards(Generic[A]):
         part = job.part
         with self._undone_if_it_fails([job]):
             with timed("forward"):
-                outputs = self._backend.forward(part.inputs, part.cache, part.placement)
+                outputs = self._backend.forward(
+                    part.inputs, part.cache, part.placement, every_row=is_scored(request)
+                )
             reply = self._reply(job, outputs, timed)
         self._commit(job)
         return reply
@@ -129,7 +133,7 @@ class Forwards(Generic[A]):
                 continue
             if part.choices:
                 first = part.placement.position + part.placement.seq_len - part.choices
-                draws[i] = Draw(outputs, _options(request, part.choices), first)
+                draws[i] = Draw(outputs, options_of(request, part.choices), first)
         if not draws:
             return {}
         with timed("sample"):
@@ -152,9 +156,9 @@ class Forwards(Generic[A]):
             inputs, mask = self._load(request, timed)
         choices = 0
         if isinstance(request, ForwardAndSample):
-            banned = (request.penalty_tokens or ()) + (request.suppress_tokens or ())
-            self._backend.check_tokens(banned)
-            choices = _choices(request)
+            for name in _ABOUT_TOKENS:
+                self._backend.check_tokens(getattr(request, name) or ())
+            choices = num_choices(request)
             if self._slice.is_whole:
                 # The layers and the cache have had these rows in embed_and_forward.
                 return Job(request, Part(inputs, None, placement, choices), None)
@@ -211,11 +215,18 @@ class Forwards(Generic[A]):
         request, placement = job.request, job.part.placement
         if not isinstance(request, ForwardAndSample):
             return self._hidden_reply(request, outputs, placement, timed)
-        if not request.sample:
-            return SampledReply()
-        with timed("sample"):
-            sampled = self._backend.sample(outputs, request, placement)
-        return _sampled_reply(sampled, request.batch)
+        reply = SampledReply()
+        if request.sample:
+            with timed("sample"):
+                sampled = self._backend.sample(outputs, request, placement)
+            reply = sampled_reply(sampled, request.batch)
+        if not request.score_tokens:
+            return reply
+        with timed("score"):
+            scored = self._backend.score(
+                outputs, request.score_tokens, request.top_logprobs, placement
+            )
+        return replace(reply, scores=tuple(score_fields(one) for one in scored))
 
     def _step_reply(
         self, job: Job[A], outputs: A, chosen: list[Sampled] | Exception | None, timed: Stopwatch
@@ -227,7 +238,7 @@ class Forwards(Generic[A]):
             return SampledReply()
         if isinstance(chosen, Exception):
             raise chosen
-        replies = [_sampled_reply(sampled) for sampled in chosen]
+        replies = [sampled_reply(sampled) for sampled in chosen]
         if not request.sample_steps:
             return replies[0]
         return SampledReply(steps=tuple(to_fields(reply) for reply in replies))
@@ -269,32 +280,8 @@ def is_step(request: Forwarded) -> bool:
     """
     if request.as_steps:
         return True
+    if is_scored(request):
+        return False
     rows = len(request.tokens) if isinstance(request, EmbedAndForward) else request.seq_len
     is_alone = request.batch == 1 and request.attention_mask_b64 is None
     return is_alone and rows == 1 and request.position > 0
-
-
-def _choices(request: ForwardAndSample) -> int:
-    if not request.sample:
-        return 0
-    return request.seq_len if request.sample_steps else 1
-
-
-def _options(request: ForwardAndSample, choices: int) -> tuple[Sampling, ...]:
-    """Return how to choose after each row: a token that a row brings counts from there on."""
-    if request.repetition_penalty == 1 or choices == 1:
-        return (request,) * choices
-    seen, tokens = request.penalty_tokens or (), request.tokens or ()
-    return tuple(
-        replace(request, penalty_tokens=(*seen, *tokens[1 : i + 1])) for i in range(choices)
-    )
-
-
-def _sampled_reply(sampled: Sampled, batch: int = 1) -> SampledReply:
-    return SampledReply(
-        token_id=sampled.token_ids[0],
-        token_ids=sampled.token_ids if batch > 1 else None,
-        logprob=sampled.logprob,
-        top_tokens=sampled.top_tokens,
-        top_logprobs=sampled.top_logprobs,
-    )

@@ -30,7 +30,10 @@ from worker.protocol.ops import (
     TogetherReply,
     Tokenize,
     TokensReply,
+    Vocabulary,
+    VocabularyReply,
 )
+from worker.protocol.payload import encode_base64
 from worker.protocol.roles import StageIdentity
 from worker.protocol.schema import ErrorCode, ProtocolError
 from worker.protocol.stage import StageSlice
@@ -59,6 +62,7 @@ class Handlers(Generic[A]):
             Together: self._together,
             Detokenize: self._detokenize,
             GenerateFull: self._generate_full,
+            Vocabulary: self._vocabulary,
             Release: self._release,
             Ping: lambda _request, _timed: PongReply(pong=True),
             Shutdown: lambda _request, _timed: ShutdownReply(shutting_down=True),
@@ -76,14 +80,26 @@ class Handlers(Generic[A]):
 
     def _tokenize(self, request: Tokenize, timed: Stopwatch) -> TokensReply:
         with timed("tokenize"):
-            return TokensReply(
-                tokens=tuple(self._backend.tokenize(request.prompt, request.messages))
+            tokens = self._backend.tokenize(
+                request.prompt, request.messages, request.tools, request.template_options
             )
+        return TokensReply(tokens=tuple(tokens))
 
     def _detokenize(self, request: Detokenize, timed: Stopwatch) -> TextReply:
         self._backend.check_tokens(request.tokens)
         with timed("detokenize"):
-            return TextReply(text=self._backend.detokenize(request.tokens))
+            text = self._backend.detokenize(request.tokens, show_special=request.show_special)
+        return TextReply(text=text)
+
+    def _vocabulary(self, request: Vocabulary, timed: Stopwatch) -> VocabularyReply:
+        with timed("vocabulary"):
+            known = self._backend.vocabulary()
+            return VocabularyReply(
+                token_lengths=tuple(map(len, known.pieces)),
+                special_tokens=known.special_tokens,
+                chat_template=known.chat_template,
+                tokens_b64=encode_base64(b"".join(known.pieces)),
+            )
 
     def _together(self, request: Together, timed: Stopwatch) -> TogetherReply:
         parts = split_requests(request, StageIdentity(self._slice))

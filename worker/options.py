@@ -14,7 +14,7 @@ from worker.protocol.exits import ExitCode
 from worker.protocol.sizes import parse_bytes
 
 QUANTIZATIONS = ("bfloat16", "int8", "nf4", "int8-weight", "int4-weight")
-ENGINES = ("fast", "stock")
+ENGINES = ("fast", "stock", "graphs")
 # What a worker can be started for besides serving. `survey-host` tells what the host has to offer,
 # `survey` also what the model costs; the others look after the weights on this host.
 ERRANDS = ("survey", "survey-host", "fetch", "list-cache", "verify-cache", "remove-cache")
@@ -129,7 +129,8 @@ _MACHINE: _Options = {
     "--engine": {
         "type": as_engine,
         "metavar": "E",
-        "help": "fast, or stock: torch's kernels, the model's own forward (env STAGELINE_ENGINE)",
+        "help": "fast; stock: torch's kernels, the model's own forward; graphs: CUDA graphs, never "
+        "run on a GPU so far (env STAGELINE_ENGINE)",
     },
     "--memory-limit": {
         "dest": "memory_limit_bytes",

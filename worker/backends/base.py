@@ -54,6 +54,40 @@ class Sampled:
     top_logprobs: tuple[float, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """How likely a given token was at its place.
+
+    Attributes:
+        logprob: natural log of its probability; `RULED_OUT` where the model gives it none.
+        top_tokens: the most likely ids there, where asked for.
+        top_logprobs: their log probabilities.
+    """
+
+    logprob: float
+    top_tokens: tuple[int, ...] | None = None
+    top_logprobs: tuple[float, ...] | None = None
+
+
+# JSON has no minus infinity; OpenAI's interface writes this for what is unlikely beyond measure.
+RULED_OUT = -9999.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBytes:
+    """What each token id stands for.
+
+    Attributes:
+        pieces: bytes of each id of the model's vocabulary; empty where it stands for none.
+        special_tokens: ids that stand for no text of their own.
+        chat_template: its source, where there is one.
+    """
+
+    pieces: Sequence[bytes]
+    special_tokens: tuple[int, ...] = ()
+    chat_template: str | None = None
+
+
 class KVCache(Protocol):
     """One request's keys, values and states on this stage; filled by `forward` alone."""
 
@@ -153,15 +187,30 @@ class StageBackend(Protocol[A]):
     def keeps_caches(self) -> bool:
         """Whether positions obey the session law (the stub keeps nothing and takes any)."""
 
-    def tokenize(self, prompt: str | None, messages: Sequence[dict[str, Any]] | None) -> list[int]:
+    def tokenize(
+        self,
+        prompt: str | None,
+        messages: Sequence[dict[str, Any]] | None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Return the token ids of a plain prompt or of chat messages.
+
+        Tools and options are for the chat template.
 
         Raises:
             ProtocolError: no tokenizer, no chat template, an empty prompt, a refused message.
         """
 
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return the text of the ids, without special tokens."""
+    def detokenize(self, tokens: Sequence[int], *, show_special: bool = False) -> str:
+        """Return the text of the ids, without special tokens unless they are asked for."""
+
+    def vocabulary(self) -> TokenBytes:
+        """Return what each token id stands for.
+
+        Raises:
+            ProtocolError: no tokenizer.
+        """
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Refuse ids outside the vocabulary.
@@ -179,12 +228,14 @@ class StageBackend(Protocol[A]):
     def load(self, hidden: Hidden, tokens: Sequence[int] | None) -> A:
         """Take hidden states in from the wire."""
 
-    def forward(self, inputs: A, cache: KVCache | None, placement: Placement) -> A:
+    def forward(
+        self, inputs: A, cache: KVCache | None, placement: Placement, *, every_row: bool = False
+    ) -> A:
         """Run this stage's layers; a failure leaves the cache as it was.
 
-        On a last stage the result is ready for `sample`. A stage that holds the whole model runs
-        its layers on the output of `embed`, and passes the output of `load` through, because its
-        layers have run on that already.
+        On a last stage the result is ready for `sample`, with `every_row` for `score` too. A
+        stage that holds the whole model runs its layers on the output of `embed`, and passes the
+        output of `load` through, because its layers have run on that already.
 
         Raises:
             OutOfDeviceMemory: the cache is as before.
@@ -204,6 +255,14 @@ class StageBackend(Protocol[A]):
 
     def sample(self, outputs: A, options: Sampling, placement: Placement) -> Sampled:
         """Choose a token after the last row; the draw is a pure function of (seed, position)."""
+
+    def score(
+        self, outputs: A, tokens: Sequence[int], top_logprobs: int, placement: Placement
+    ) -> list[Scored]:
+        """Tell how likely each of the tokens was that stand after the first rows, one for each.
+
+        The distribution is the model's own, before any option of sampling.
+        """
 
     def choose(self, draws: Sequence[Draw[A]]) -> list[list[Sampled] | Exception]:
         """Choose as `sample` would after each column, alone; an exception tells why none could."""

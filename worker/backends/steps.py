@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from worker.backends.base import KVCache, Part, Placement
+from worker.backends.base import KVCache, Placement
 
 A = TypeVar("A")
+P = TypeVar("P")
+R = TypeVar("R")
 C = TypeVar("C", bound=KVCache)
 
 
@@ -23,9 +25,9 @@ def one_by_one(
         return [forward(column, cache, placement.step(i)) for i, column in enumerate(columns)]
 
 
-def each_alone(run: Callable[[Part[A]], A], parts: Sequence[Part[A]]) -> list[A | Exception]:
+def each_alone(run: Callable[[P], R], parts: Sequence[P]) -> list[R | Exception]:
     """Return what `run` gives for each part, or what it raises."""
-    found: list[A | Exception] = []
+    found: list[R | Exception] = []
     for part in parts:
         try:
             found.append(run(part))

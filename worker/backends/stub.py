@@ -11,8 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worker.backends.base import Draw, KVCache, ModelFacts, Part, Placement, Sampled
+from worker.backends import stub_choice, stub_text
+from worker.backends.base import (
+    Draw,
+    KVCache,
+    ModelFacts,
+    Part,
+    Placement,
+    Sampled,
+    Scored,
+    TokenBytes,
+)
 from worker.backends.steps import each_alone, one_by_one
+from worker.backends.stub_choice import VOCAB_SIZE
 from worker.byte_planes import exact_codings
 from worker.protocol.capabilities import Capability
 from worker.protocol.ops import Sampling
@@ -22,7 +33,6 @@ from worker.protocol.stage import StageSlice
 
 NUM_LAYERS = 128
 HIDDEN_DIM = 16
-VOCAB_SIZE = 32
 MAX_ROWS = 16
 _ROW_BYTES = HIDDEN_DIM * BYTES_PER_ELEMENT["bfloat16"]
 
@@ -70,6 +80,12 @@ class StubBackend:
             capabilities=(
                 Capability.PING,
                 Capability.TOKENIZER,
+                Capability.CHAT_TEMPLATE,
+                Capability.TOOLS,
+                Capability.LOGPROBS,
+                Capability.BIAS,
+                Capability.SCORE_TOKENS,
+                Capability.VOCABULARY,
                 Capability.CROP,
                 Capability.AS_STEPS,
                 Capability.SAMPLE_STEPS,
@@ -90,18 +106,24 @@ class StubBackend:
         return False
 
     def tokenize(
-        self, prompt: str | None, messages: Sequence[Mapping[str, Any]] | None
+        self,
+        prompt: str | None,
+        messages: Sequence[Mapping[str, Any]] | None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Return for word i of the prompt its code points' sum mod 1024, plus i."""
-        if prompt is None:
-            raise ProtocolError(
-                ErrorCode.BAD_FIELD, "the stub has no chat template: give 'prompt', not 'messages'"
-            )
-        return [sum(map(ord, word)) % 1024 + i for i, word in enumerate(prompt.split())]
+        """Return for word i of the text its code points' sum mod 1024, plus i."""
+        if messages is not None:
+            return stub_text.encode(stub_text.rendered(messages, tools, template_options))
+        return stub_text.encode(prompt or "")
 
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return the ids in decimal, joined by one space."""
-        return " ".join(map(str, tokens))
+    def detokenize(self, tokens: Sequence[int], *, show_special: bool = False) -> str:
+        """Return the ids in decimal, joined by one space; none is special."""
+        return stub_text.decode(tokens)
+
+    def vocabulary(self) -> TokenBytes:
+        """Return the ids in decimal, each behind a space."""
+        return stub_text.token_bytes(VOCAB_SIZE)
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Accept every id: the stub's tokenizer gives ids past its vocabulary."""
@@ -129,7 +151,14 @@ class StubBackend:
             )
         return StubArray(hidden.data)
 
-    def forward(self, inputs: StubArray, cache: KVCache | None, placement: Placement) -> StubArray:
+    def forward(
+        self,
+        inputs: StubArray,
+        cache: KVCache | None,
+        placement: Placement,
+        *,
+        every_row: bool = False,
+    ) -> StubArray:
         """Hash on a first or middle stage; pass through on a last one."""
         if inputs.is_tokens:
             seed = _hash(b"pp-stub:%d|" % placement.position + inputs.data)
@@ -156,29 +185,39 @@ class StubBackend:
         return Hidden(hidden.data, (batch, seq_len, HIDDEN_DIM), "bfloat16", batch, seq_len)
 
     def sample(self, outputs: StubArray, options: Sampling, placement: Placement) -> Sampled:
-        """Return a token that is a pure function of hidden states and position.
+        """Return a token that is a pure function of hidden states, position and options.
 
         With a batch, each sequence's rows are hashed on their own.
         """
         size = len(outputs.data) // placement.batch
-        rows = (outputs.data[i * size : (i + 1) * size] for i in range(placement.batch))
-        head = b"pp-stub-sample:" + _le8(placement.position)
-        return Sampled(
-            token_ids=tuple(
-                int.from_bytes(_hash(head + row)[:4], "little") % VOCAB_SIZE for row in rows
-            )
+        pieces = (outputs.data[i * size : (i + 1) * size] for i in range(placement.batch))
+        return stub_choice.choose(
+            [_favourite(piece, placement.position) for piece in pieces], options
         )
+
+    def score(
+        self,
+        outputs: StubArray,
+        tokens: Sequence[int],
+        top_logprobs: int,
+        placement: Placement,
+    ) -> list[Scored]:
+        """Score the token after each row by what that row alone at its position would choose."""
+        rows = _rows(outputs.data)[: len(tokens)]
+        return [
+            stub_choice.score(_favourite(row, placement.position + i), token, top_logprobs)
+            for i, (row, token) in enumerate(zip(rows, tokens, strict=True))
+        ]
 
     def choose(self, draws: Sequence[Draw[StubArray]]) -> list[list[Sampled] | Exception]:
         """Sample after each of the last rows."""
+        return each_alone(self._chosen, draws)
+
+    def _chosen(self, draw: Draw[StubArray]) -> list[Sampled]:
+        rows = _rows(draw.outputs.data)[-len(draw.options) :]
         return [
-            [
-                self.sample(StubArray(row), options, Placement(draw.position + i, 1, 1))
-                for i, (row, options) in enumerate(
-                    zip(_rows(draw.outputs.data)[-len(draw.options) :], draw.options, strict=True)
-                )
-            ]
-            for draw in draws
+            self.sample(StubArray(row), options, Placement(draw.position + i, 1, 1))
+            for i, (row, options) in enumerate(zip(rows, draw.options, strict=True))
         ]
 
     def generate(
@@ -199,6 +238,12 @@ class StubBackend:
 
 def _rows(data: bytes) -> list[bytes]:
     return [data[i : i + _ROW_BYTES] for i in range(0, len(data), _ROW_BYTES)]
+
+
+def _favourite(data: bytes, position: int) -> int:
+    """Return the likeliest token after hidden states that begin at a position."""
+    digest = _hash(b"pp-stub-sample:" + _le8(position) + data)
+    return int.from_bytes(digest[:4], "little") % VOCAB_SIZE
 
 
 def _hash(data: bytes) -> bytes:

@@ -17,8 +17,10 @@ from worker.protocol.ops import (
     ListeningReply,
     Reply,
     Request,
+    TogetherReply,
 )
 from worker.protocol.schema import ErrorCode, ProtocolError
+from worker.protocol.together import linked_hidden
 
 if TYPE_CHECKING:
     import socket
@@ -77,15 +79,22 @@ class Links:
             ProtocolError: `link_lost`.
         """
         ticket = getattr(request, "give_link", None)
-        if ticket is None or not isinstance(reply, HiddenReply):
+        if ticket is None:
+            return reply
+        left: Reply
+        if isinstance(reply, TogetherReply):
+            hidden_b64, left = linked_hidden(reply)
+        elif isinstance(reply, HiddenReply):
+            hidden_b64, left = reply.hidden_b64, replace(reply, hidden_b64=b"")
+        else:
             return reply
         if self._outgoing is None:
             raise _lost("there is no link to the next stage")
         try:
-            self._outgoing.hand_on(ticket, reply.hidden_b64)
+            self._outgoing.hand_on(ticket, hidden_b64)
         except OSError as error:
             raise _lost(f"the link to the next stage is lost: {error.strerror or error}") from None
-        return replace(reply, hidden_b64=b"")
+        return left
 
     def failed(self, request: Request[Any] | None, why: str) -> None:
         """Tell the next stage, which waits for it, that a request failed here."""

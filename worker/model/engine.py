@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from worker.model.decode_step import learn_decode_step
+from worker.model.graph_step import learn_graph_step
+from worker.model.graphs import CudaGraphs, Graphs
 from worker.model.loaded import LoadedStage
 from worker.model.run import StageRunner
+from worker.model.short_step import ShortStep
 from worker.model.tape import CannotReplay
 from worker.model.turned_linear import turn_linears
 
@@ -21,17 +25,28 @@ def engaged(loaded: LoadedStage) -> StageRunner:
     """
     if loaded.options.engine == "stock":
         return StageRunner(loaded)
+    if loaded.options.engine == "graphs":
+        runner = StageRunner(loaded)
+        return graphed(runner, lambda: CudaGraphs(runner.device))
     turned = turn_linears(loaded.model)
     notes = (*loaded.notes, *turned.notes)
     numerics = {**loaded.numerics, **turned.numerics}
-    loaded = replace(loaded, notes=notes, numerics=numerics)
-    runner = StageRunner(loaded)
+    runner = StageRunner(replace(loaded, notes=notes, numerics=numerics))
     if loaded.options.device != "cpu":
         return runner
     if loaded.weight_bytes > _MOST_LAYER_BYTES * loaded.stage.num_own_layers:
         return runner
+    return _with_step(runner, learn_decode_step)
+
+
+def graphed(runner: StageRunner, graphs: Callable[[], Graphs]) -> StageRunner:
+    """Have `runner` replay its decode steps, where that gives the same bits; a note if not."""
+    return _with_step(runner, lambda runner: learn_graph_step(runner, graphs()))
+
+
+def _with_step(runner: StageRunner, learn: Callable[[StageRunner], ShortStep]) -> StageRunner:
     try:
-        runner.decode_step = learn_decode_step(runner)
+        runner.decode_step = learn(runner)
     except CannotReplay as error:
         reason = str(error)
     except Exception as error:  # noqa: BLE001 - whatever a model does here, it can do without
@@ -39,5 +54,5 @@ def engaged(loaded: LoadedStage) -> StageRunner:
     else:
         return runner
     note = f"Decode steps go through the model's own code, which takes longer: {reason}."
-    runner.loaded = replace(loaded, notes=(*notes, note))
+    runner.loaded = replace(runner.loaded, notes=(*runner.loaded.notes, note))
     return runner

@@ -8,7 +8,7 @@ from typing import Literal
 from worker.model.support import Mode
 
 Quantization = Literal["bfloat16", "int8", "nf4", "int8-weight", "int4-weight"]
-Engine = Literal["fast", "stock"]
+Engine = Literal["fast", "stock", "graphs"]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from worker.model import internals
 from worker.model.dry_run import DryRun, dry_run
+from worker.model.graph_memory import graph_bytes
 from worker.model.int4_groups import BLOCK_ROWS
 from worker.model.loaded import StageRequest
 from worker.model.plan import WEIGHT_DTYPE, StagePlan
@@ -63,7 +64,8 @@ class MemoryEstimate:
     Attributes:
         weights_bytes: parameters and buffers at the chosen quantization.
         kv_bytes: the cache of one request at the maximum context.
-        scratch_bytes: activations of a prefill chunk, or temporaries of loading if those are more.
+        scratch_bytes: activations of a prefill chunk and recorded graphs, or temporaries of loading
+            if those are more.
         process_bytes: libraries, tokenizer and allocator, as far as not yet resident.
         max_context: the context the cache was counted for.
         notes: what a user should know about the prediction or the quantization.
@@ -103,13 +105,14 @@ def estimate_memory(
         notes += ("the model cannot be run without weights, so its cache is counted by formula.",)
     stacked = internals.stacked_sources(plan.model, plan.tensors.parameters)
     loading = loading_bytes(plan, request.index, choice, weights, stacked)
+    running = running_bytes(run, choice, weights, prefill_chunk)
+    if options.engine == "graphs":
+        running += graph_bytes(plan)
     return MemoryEstimate(
         weights_bytes=weights.total_bytes,
         kv_bytes=run.kv_bytes,
         # the cache is not there yet while the weights are read
-        scratch_bytes=max(
-            running_bytes(run, choice, weights, prefill_chunk), loading - run.kv_bytes
-        ),
+        scratch_bytes=max(running, loading - run.kv_bytes),
         process_bytes=process_bytes(plan.sliced.stage, options.quantization, request.folder),
         max_context=max_context,
         notes=notes,

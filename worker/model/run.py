@@ -17,7 +17,7 @@ from worker.model.loaded import LoadedStage
 from worker.model.pack_cache import PackCache
 
 if TYPE_CHECKING:
-    from worker.model.decode_step import DecodeStep
+    from worker.model.short_step import ShortStep
 
 _TOO_FEW = re.compile(r"not enough values to unpack \(expected (\d+), got")
 
@@ -50,7 +50,7 @@ class StageRunner:
         self._layers = loaded.model.get_submodule(loaded.sliced.parts.layers)
         self._accepts = accepted_names(loaded.model)
         # how to do a decode step without the model's Python, where that is known
-        self.decode_step: DecodeStep | None = None
+        self.decode_step: ShortStep | None = None
         self._inject: torch.Tensor | None = None
         self._capture = False
         self._form: int | None = None
@@ -63,6 +63,11 @@ class StageRunner:
     def width(self) -> int:
         """Elements for each position of a hidden state on the wire."""
         return self.layout.width
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._device
 
     @property
     def takes_mask(self) -> bool:

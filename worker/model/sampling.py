@@ -19,6 +19,7 @@ from transformers.generation.logits_process import (
 )
 
 from worker.backends.base import Sampled
+from worker.model.steering import AllowedTokens, TokenBias
 from worker.protocol.ops import Sampling
 from worker.protocol.schema import ErrorCode, ProtocolError
 
@@ -36,8 +37,9 @@ def choose(logits: torch.Tensor, options: Sampling, position: int) -> Sampled:
         position: absolute index of the token to be chosen.
 
     Raises:
-        ProtocolError: `internal` when the logits hold nan or inf, `bad_field` when every token
-            is suppressed or the penalty leaves the range of float32.
+        ProtocolError: `internal` when the logits hold nan or inf, `bad_field` when no token is
+            left to choose, the penalty or a bias leaves the range of float32, or a bitmap is no
+            base64.
     """
     # On the CPU in float32, as `generate` has them; a draw then does not depend on the device.
     raw = logits.to(device="cpu", dtype=torch.float32, copy=True)
@@ -50,11 +52,7 @@ def choose(logits: torch.Tensor, options: Sampling, position: int) -> Sampled:
             "numbers; give one nearer to 1, as 0.5 to 2",
         )
     if bool((scores.amax(-1) == -torch.inf).any()):
-        raise ProtocolError(
-            ErrorCode.BAD_FIELD,
-            f"'suppress_tokens' names all {raw.shape[-1]} tokens of the vocabulary, so none is "
-            "left to choose; suppress fewer",
-        )
+        raise ProtocolError(ErrorCode.BAD_FIELD, _none_left(options, raw.shape[-1]))
     if _is_greedy(options):
         chosen = scores.argmax(-1).tolist()
     else:
@@ -94,13 +92,18 @@ def filtered(logits: torch.Tensor, options: Sampling) -> torch.Tensor:
     """Return float32 `[batch, vocab]` scores with -inf where a token must not be chosen.
 
     The processors and their order are those of transformers' `generate`, so that each option
-    means what it means there (`GenerationMixin._get_logits_processor`).
+    means what it means there (`GenerationMixin._get_logits_processor`); a bias is added to what
+    the repetition penalty leaves.
     """
     processors = LogitsProcessorList()
     if options.repetition_penalty != 1.0:
         processors.append(RepetitionPenaltyLogitsProcessor(float(options.repetition_penalty)))
+    if options.bias_tokens:
+        processors.append(TokenBias(options.bias_tokens, options.bias or ()))
     if options.suppress_tokens:
         processors.append(SuppressTokensLogitsProcessor(options.suppress_tokens))
+    if options.allowed_b64 is not None:
+        processors.append(AllowedTokens(options.allowed_b64))
     if not _is_greedy(options):
         processors.append(TemperatureLogitsWarper(float(options.temperature)))
         if options.top_k:
@@ -146,6 +149,20 @@ def _is_plain(options: Sampling) -> bool:
         _is_greedy(options)
         and options.repetition_penalty == 1.0
         and not (options.suppress_tokens or options.logprobs or options.top_logprobs)
+        and not (options.bias_tokens or options.allowed_b64 is not None)
+    )
+
+
+def _none_left(options: Sampling, vocab_size: int) -> str:
+    if options.allowed_b64 is None:
+        return (
+            f"'suppress_tokens' names all {vocab_size} tokens of the vocabulary, so none is left "
+            "to choose; suppress fewer"
+        )
+    suppressed = ", and 'suppress_tokens' leaves none of those" if options.suppress_tokens else ""
+    return (
+        f"'allowed_b64' allows none of the {vocab_size} tokens of the vocabulary that the model "
+        f"can choose{suppressed}; set the bit of at least one"
     )
 
 

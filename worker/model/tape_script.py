@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,9 +13,12 @@ from worker.model.tape import CannotReplay, Entry, Later, Ref, Tape
 
 # The step of any position: inputs and the tensors of the cache, tables and weights, the position.
 Step = Callable[[list[torch.Tensor], list[torch.Tensor], int], torch.Tensor]
+# Some of its ops: what they read, the position; what later ones read.
+SpanRun = Callable[[list[torch.Tensor], int], list[torch.Tensor]]
 _NAME = "step"
 # an empty list says nothing of what it holds
 _EMPTY_INTS = "torch.jit.annotate(List[int], [])"
+_NO_TENSORS = "torch.jit.annotate(List[Tensor], [])"
 
 
 def compiled(tape: Tape, inputs: int) -> Step:
@@ -26,12 +29,7 @@ def compiled(tape: Tape, inputs: int) -> Step:
     Raises:
         CannotReplay: an argument that cannot be written down.
     """
-    try:
-        unit = torch.jit.CompilationUnit(script(tape, inputs))
-        run = getattr(unit, _NAME)
-    except RuntimeError as error:
-        lines = str(error).strip().splitlines()
-        raise CannotReplay(f"TorchScript refuses ({lines[0] if lines else 'no reason'})") from error
+    run = _function(script(tape, inputs))
 
     def step(given: list[torch.Tensor], others: list[torch.Tensor], at: int) -> torch.Tensor:
         # what its optimizer finds is worth less than the half second that its first runs take
@@ -40,6 +38,38 @@ def compiled(tape: Tape, inputs: int) -> Step:
         return output
 
     return step
+
+
+def compiled_span(
+    tape: Tape, numbers: Iterable[int], reads: Sequence[Ref], gives: Sequence[Ref]
+) -> SpanRun:
+    """Return a function `(reads, position)` that does some entries of `tape` and gives `gives`.
+
+    Raises:
+        CannotReplay: an argument that cannot be written down.
+    """
+    lines = [f"def {_NAME}(given: List[Tensor], at: int) -> List[Tensor]:"]
+    lines += [f"    {text_of(ref)} = given[{i}]" for i, ref in enumerate(reads)]
+    lines += [f"    {line}" for n in numbers for line in statements(n, tape.entries[n])]
+    results = ", ".join(map(text_of, gives))
+    lines.append(f"    return {f'[{results}]' if gives else _NO_TENSORS}")
+    run = _function("\n".join(lines) + "\n")
+
+    def span(given: list[torch.Tensor], at: int) -> list[torch.Tensor]:
+        with optimized_execution(False):
+            outputs: list[torch.Tensor] = run(given, at)
+        return outputs
+
+    return span
+
+
+def _function(source: str) -> Callable[..., Any]:
+    try:
+        function: Callable[..., Any] = getattr(torch.jit.CompilationUnit(source), _NAME)
+    except RuntimeError as error:
+        lines = str(error).strip().splitlines()
+        raise CannotReplay(f"TorchScript refuses ({lines[0] if lines else 'no reason'})") from error
+    return function
 
 
 def script(tape: Tape, inputs: int) -> str:

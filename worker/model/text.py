@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from worker.backends.base import TokenBytes
+from worker.chat import chat_messages, check_unicode
+from worker.model.chat_template import check_options, loops_over_parts, names_variable
+from worker.model.vocabulary import token_bytes, tool_template
 from worker.protocol.schema import ErrorCode, ProtocolError
 
-# Some templates build their markers from the role, so a role must not be able to hold one.
-_ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 # Any of these says that the folder was meant to have a tokenizer.
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "vocab.json",
@@ -67,6 +68,12 @@ class TextCodec:
         """Whether `messages` can be rendered."""
         return self.tokenizer is not None and bool(self.tokenizer.chat_template)
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template has a place for tools."""
+        template = None if self.tokenizer is None else tool_template(self.tokenizer)
+        return template is not None and names_variable(template, "tools")
+
     def encode_prompt(self, prompt: str) -> list[int]:
         """Return the ids of a plain prompt, with what the tokenizer puts around any text.
 
@@ -90,15 +97,26 @@ class TextCodec:
             )
         return [first]
 
-    def encode_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Return the ids of a chat, up to where the assistant's answer begins.
 
         The template alone writes special tokens: the tokenizer adds none (so there is exactly
         one beginning-of-text token where the template writes one), and what looks like one in
         a message is encoded as plain characters (so that no message can end its own turn).
 
+        Args:
+            messages: see `chat_messages`.
+            tools: what the template tells the model of, as OpenAI's interface has them.
+            template_options: more variables of the template.
+
         Raises:
-            ProtocolError: no tokenizer or template, or messages that the template refuses.
+            ProtocolError: no tokenizer or template, tools that it has no place for, a reserved
+                option, or messages that the template refuses.
         """
         tokenizer = self._require_tokenizer()
         if not tokenizer.chat_template:
@@ -107,14 +125,25 @@ class TextCodec:
                 "this model has no chat template, so it cannot take 'messages'; send 'prompt' "
                 "for plain completion",
             )
-        _check_messages(messages)
+        if tools and not self.takes_tools:
+            raise ProtocolError(
+                ErrorCode.BAD_FIELD,
+                "this model's chat template has no place for 'tools'; leave them away, or use a "
+                "model that was trained to call tools",
+            )
+        check_options(template_options or {}, tokenizer)
+        check_unicode(tools or (), "'tools'")
+        parts_taken = loops_over_parts(tool_template(tokenizer) or "")
+        chat = chat_messages(messages, keep_parts=parts_taken)
         try:
             ids = tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
+                chat,
+                tools=[dict(tool) for tool in tools] if tools else None,
                 add_generation_prompt=True,
                 tokenize=True,
                 return_dict=False,
                 sanitize_control_tokens=True,
+                **(template_options or {}),
             )
         except Exception as error:
             # The template is a program of the model's: it refuses in its own words
@@ -126,8 +155,10 @@ class TextCodec:
             ) from error
         return list(ids)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of the ids exactly: no special tokens, no spaces tidied away.
+    def decode(self, tokens: Sequence[int], *, show_special: bool = False) -> str:
+        """Return the text of the ids exactly: no spaces tidied away.
+
+        Special tokens are left out, unless they are asked for.
 
         Raises:
             ProtocolError: no tokenizer.
@@ -135,9 +166,19 @@ class TextCodec:
         tokenizer = self._require_tokenizer()
         return str(
             tokenizer.decode(
-                list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
+                list(tokens),
+                skip_special_tokens=not show_special,
+                clean_up_tokenization_spaces=False,
             )
         )
+
+    def token_bytes(self, vocab_size: int) -> TokenBytes:
+        """Return what each id below `vocab_size` stands for; see `token_bytes`.
+
+        Raises:
+            ProtocolError: no tokenizer.
+        """
+        return token_bytes(self._require_tokenizer(), vocab_size)
 
     def _require_tokenizer(self) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:
@@ -147,42 +188,3 @@ class TextCodec:
                 "beside its weights, or send token ids",
             )
         return self.tokenizer
-
-
-def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
-    if not messages:
-        raise ProtocolError(ErrorCode.BAD_FIELD, "'messages' is empty; send at least one message")
-    for index, message in enumerate(messages):
-        role = message.get("role")
-        if not (isinstance(role, str) and _ROLE.fullmatch(role)):
-            raise ProtocolError(
-                ErrorCode.BAD_FIELD,
-                f"'messages'[{index}] has role {role!r:.80}, it must be a word such as 'user', "
-                "'assistant' or 'system'",
-            )
-        if not isinstance(message.get("content"), str | list | None):
-            raise ProtocolError(
-                ErrorCode.BAD_FIELD,
-                f"'messages'[{index}] must have a 'content' that is a string or a list of parts",
-            )
-        _check_unicode(message, f"'messages'[{index}]")
-
-
-def _check_unicode(value: Any, where: str) -> None:
-    """Refuse half surrogate pairs anywhere in a message: no tokenizer can encode them."""
-    if isinstance(value, str):
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ProtocolError(
-                ErrorCode.BAD_FIELD,
-                f"{where} must be valid Unicode; character {error.start} is half of a surrogate "
-                "pair",
-            ) from None
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            _check_unicode(key, where)
-            _check_unicode(inner, where)
-    elif isinstance(value, list):
-        for inner in value:
-            _check_unicode(inner, where)

@@ -20,6 +20,10 @@ class Capability(StrEnum):
     SAMPLE_STEPS = "sample_steps"
     TOGETHER = "together"
     CHAIN = "chain"
+    TOOLS = "tools"
+    BIAS = "bias"
+    SCORE_TOKENS = "score_tokens"
+    VOCABULARY = "vocabulary"
 
     @property
     def meaning(self) -> str:
@@ -40,4 +44,8 @@ _MEANINGS = {
     Capability.SAMPLE_STEPS: "`sample_steps` is understood",
     Capability.TOGETHER: "the op `together` is understood",
     Capability.CHAIN: "`listen`, `connect`, `give_link` and `take_link` are understood",
+    Capability.TOOLS: "the chat template has a place for `tools`",
+    Capability.BIAS: "`bias_tokens`, `bias` and `allowed_b64` are understood",
+    Capability.SCORE_TOKENS: "`score_tokens` is understood",
+    Capability.VOCABULARY: "`vocabulary` is answered",
 }

@@ -23,7 +23,8 @@ MAX_LINE_BYTES = 256 * 1024 * 1024
 
 # The longest request_id, escaped, fits several times.
 _MAX_PING_BYTES = 8192
-_OP_EVENT_HEAD = f'{{"event":"{Op.kind}",'.encode()
+# What every `op` event of ours begins with.
+OP_EVENT_HEAD = f'{{"event":"{Op.kind}",'.encode()
 _HIDDEN = "hidden_b64"
 _HIDDEN_HEAD = f'"{_HIDDEN}":"'.encode()
 # Made once: json.dumps makes one for each call that wants other separators than its own.
@@ -152,7 +153,7 @@ def is_op_event(line: bytes) -> bool:
     Every op has one, and who only keeps them need not know more. False says nothing: another
     writer's line is found by `decode_worker_line`.
     """
-    if not line.startswith(_OP_EVENT_HEAD):
+    if not line.startswith(OP_EVENT_HEAD):
         return False
     try:
         return isinstance(_json(line), dict)

@@ -20,6 +20,7 @@ from worker.protocol.schema import (
     NONEMPTY_TOKENS,
     NUMBER,
     NUMBERS,
+    OBJECT,
     OBJECTS,
     PORT,
     POSITIVE,
@@ -108,6 +109,12 @@ class SampledReply(Reply):
     )
     top_tokens: tuple[int, ...] | None = rule(TOKENS, "ids of the most likely tokens", None)
     top_logprobs: tuple[float, ...] | None = rule(NUMBERS, "their log probabilities", None)
+    scores: tuple[dict[str, Any], ...] | None = rule(
+        OBJECTS,
+        "with `score_tokens`: for each of them `{logprob, top_tokens, top_logprobs}`, the last two "
+        "where `top_logprobs` was asked for",
+        None,
+    )
     steps: tuple[dict[str, Any], ...] | None = rule(
         OBJECTS,
         "with `sample_steps`: for each position an object of the fields above, as an op of its own "
@@ -183,6 +190,14 @@ class Tokenize(Request[TokensReply]):
         "chat messages `{role, content}` for the chat template, in place of `prompt`",
         None,
     )
+    tools: tuple[dict[str, Any], ...] | None = rule(
+        OBJECTS,
+        "tools that the chat template tells the model of; needs the capability `tools`",
+        None,
+    )
+    template_options: dict[str, Any] | None = rule(
+        OBJECT, "more variables for the chat template, as `enable_thinking`", None
+    )
 
     def complaint(self) -> str | None:
         """Tell what is wrong with the fields together."""
@@ -190,6 +205,8 @@ class Tokenize(Request[TokensReply]):
             return "give 'prompt' or 'messages', not both"
         if self.prompt is None and self.messages is None:
             return "'prompt' must be a string"
+        if self.messages is None and (self.tools, self.template_options) != (None, None):
+            return "'tools' and 'template_options' are for the chat template: send 'messages'"
         return None
 
 
@@ -218,7 +235,7 @@ class _HiddenOutput:
     give_link: int | None = rule(
         TICKET,
         "hand the hidden states to the next stage over the link, under this number; the reply's "
-        "`hidden_b64` is empty; not in `together`",
+        "`hidden_b64` is empty; of several in `together`, this stands beside `requests`",
         None,
     )
 
@@ -272,7 +289,7 @@ class _HiddenInput(_Padded):
     take_link: int | None = rule(
         TICKET,
         "wait for the hidden states that the stage before hands on under this number; "
-        "`hidden_b64` is empty; not in `together`",
+        "`hidden_b64` is empty; of several in `together`, this stands beside `requests`",
         None,
     )
     tokens: tuple[int, ...] | None = rule(
@@ -321,6 +338,18 @@ class Sampling:
     suppress_tokens: tuple[int, ...] | None = rule(
         TOKENS, "token ids that must not be chosen", None
     )
+    bias_tokens: tuple[int, ...] | None = rule(
+        TOKENS, "distinct token ids whose logits are changed; needs the capability `bias`", None
+    )
+    bias: tuple[float, ...] | None = rule(
+        NUMBERS, "what is added to the logit of each of `bias_tokens`", None
+    )
+    allowed_b64: bytes | None = rule(
+        BASE64,
+        "base64 of a bitmap of the tokens that may be chosen: token t is bit t % 8, counted from "
+        "the lowest, of byte t // 8; needs the capability `bias`",
+        None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,11 +371,17 @@ class ForwardAndSample(Sampling, _HiddenInput, Request[SampledReply]):
         "needs the capability `sample_steps`",
         False,
     )
+    score_tokens: tuple[int, ...] | None = rule(
+        TOKENS,
+        "the token that stands after each row, of which the last rows may have none: reply how "
+        "likely each was; needs the capability `score_tokens`",
+        None,
+    )
     hidden_b64: bytes = rule(BASE64, "base64 of the hidden states; always the last field")
 
     def complaint(self) -> str | None:
         """Tell what is wrong with the fields together."""
-        shared = super().complaint()
+        shared = super().complaint() or self._own_complaint()
         if shared is None and self.sample_steps and not self.as_steps:
             return _STEPS_TOGETHER
         if shared is not None or self.repetition_penalty == 1:
@@ -368,16 +403,32 @@ class ForwardAndSample(Sampling, _HiddenInput, Request[SampledReply]):
             )
         return None
 
+    def _own_complaint(self) -> str | None:
+        biased, biases = len(self.bias_tokens or ()), len(self.bias or ())
+        if biased != biases:
+            return f"'bias_tokens' has {biased} ids and 'bias' {biases} numbers: give one for each"
+        if len(self.score_tokens or ()) > self.seq_len:
+            return (
+                f"'score_tokens' has {len(self.score_tokens or ())} ids for {self.seq_len} rows: "
+                "give at most one for each"
+            )
+        if self.score_tokens and (self.batch > 1 or self.as_steps):
+            return "'score_tokens' works on one sequence: leave 'batch' and 'as_steps' away"
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Detokenize(Request[TextReply]):
-    """Turn token ids into text; special tokens are left out."""
+    """Turn token ids into text; special tokens are left out, unless they are asked for."""
 
     op: ClassVar[str] = "detokenize"
     roles: ClassVar[frozenset[Role]] = frozenset({Role.LAST})
     reply: ClassVar[type[Reply]] = TextReply
 
     tokens: tuple[int, ...] = rule(TOKENS, "token ids")
+    show_special: bool = rule(
+        FLAG, "keep the text of special tokens too; needs the capability `vocabulary`", False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,12 +461,45 @@ class Together(Request[TogetherReply]):
     requests: tuple[dict[str, Any], ...] = rule(
         OBJECTS, "requests with `op` and `request_id`, without `hidden_b64`"
     )
+    give_link: int | None = rule(
+        TICKET,
+        "hand the hidden states of all to the next stage over the link, under this number; those "
+        "of a request that failed are empty there, those in the reply all are",
+        None,
+    )
+    take_link: int | None = rule(
+        TICKET,
+        "wait for the hidden states of all that the stage before hands on under this number; "
+        "`hidden_b64` is absent",
+        None,
+    )
     hidden_b64: bytes | None = rule(
         BASE64,
         "the `hidden_b64` of each request whose op has one, in order, joined by `.`; always the "
         "last field",
         None,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularyReply(Reply):
+    """Every token's bytes."""
+
+    token_lengths: tuple[int, ...] = rule(TOKENS, "bytes of each token id, in order")
+    special_tokens: tuple[int, ...] = rule(TOKENS, "ids that stand for no text", ())
+    chat_template: str | None = rule(TEXT, "the chat template, where there is one", None)
+    tokens_b64: bytes = rule(
+        BASE64, "base64 of the bytes of all tokens, joined; always the last field"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary(Request[VocabularyReply]):
+    """Tell the bytes that each token id stands for, so that others can constrain the choice."""
+
+    op: ClassVar[str] = "vocabulary"
+    roles: ClassVar[frozenset[Role]] = frozenset({Role.FIRST})
+    reply: ClassVar[type[Reply]] = VocabularyReply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -528,6 +612,7 @@ OPS: dict[str, type[Request[Any]]] = {
         Detokenize,
         GenerateFull,
         Together,
+        Vocabulary,
         Release,
         Ping,
         Shutdown,

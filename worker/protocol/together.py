@@ -8,6 +8,7 @@ a sender splices what it was given, and neither decodes nor counts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from worker.protocol.codec import ErrorReply, ReplyLine, parse_reply, parse_request
@@ -33,7 +34,10 @@ _JOINT = b"."
 
 
 def join_requests(request_id: RequestId, requests: Sequence[Request[Any]]) -> Together:
-    """Return one request that asks for all of them; `request_id` names it, and no KV cache."""
+    """Return one request that asks for all of them; `request_id` names it, and no KV cache.
+
+    Those of requests that go over links are named in it later: `give_link`, `take_link`.
+    """
     objects, hidden = [], []
     for request in requests:
         fields = to_fields(request)
@@ -97,6 +101,19 @@ def join_replies(answers: Sequence[Reply | ProtocolError]) -> TogetherReply:
             hidden.append(answer.hidden_b64)
         objects.append(fields)
     return TogetherReply(replies=tuple(objects), hidden_b64=_JOINT.join(hidden) if hidden else None)
+
+
+def linked_hidden(reply: TogetherReply) -> tuple[bytes, TogetherReply]:
+    """Return what goes over the link in place of the reply's hidden states, and what stays.
+
+    Over the link there is a part for each request, an empty one where it failed: the next stage is
+    asked for all of them, as nobody knows yet.
+    """
+    pieces = iter((reply.hidden_b64 or b"").split(_JOINT))
+    carried = [b"" if "error" in values else next(pieces) for values in reply.replies]
+    succeeded = sum("error" not in values for values in reply.replies)
+    empty = _JOINT.join([b""] * succeeded) if succeeded else None
+    return _JOINT.join(carried), replace(reply, hidden_b64=empty)
 
 
 def split_replies(

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from worker.backends.base import Draw, KVCache, ModelFacts, Part, Placement, Sampled
+from worker.backends.base import (
+    Draw,
+    KVCache,
+    ModelFacts,
+    Part,
+    Placement,
+    Sampled,
+    Scored,
+    TokenBytes,
+)
 from worker.backends.steps import each_alone, one_by_one
 from worker.backends.transformers import wire
 from worker.backends.transformers.cache import RequestCache
 from worker.backends.transformers.finite import require_finite
 from worker.backends.transformers.memory_failures import memory_failures
 from worker.backends.transformers.rows import Rows
-from worker.model import sampling
+from worker.model import sampling, scoring
 from worker.model.run import StageRunner
 from worker.model.steps import StepOutputs, StepRunner, Steps
 from worker.model.text import TextCodec
@@ -41,15 +50,25 @@ class TransformersBackend:
         """What the stage is."""
         return self._facts
 
-    def tokenize(self, prompt: str | None, messages: Sequence[dict[str, Any]] | None) -> list[int]:
+    def tokenize(
+        self,
+        prompt: str | None,
+        messages: Sequence[dict[str, Any]] | None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Return the ids of a plain prompt, or of messages through the chat template."""
         if messages is not None:
-            return self._text.encode_messages(messages)
+            return self._text.encode_messages(messages, tools, template_options)
         return self._text.encode_prompt(prompt or "")
 
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return the text of the ids, without special tokens."""
-        return self._text.decode(tokens)
+    def detokenize(self, tokens: Sequence[int], *, show_special: bool = False) -> str:
+        """Return the text of the ids, without special tokens unless they are asked for."""
+        return self._text.decode(tokens, show_special=show_special)
+
+    def vocabulary(self) -> TokenBytes:
+        """Return what each token id stands for."""
+        return self._text.token_bytes(self._facts.vocab_size)
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Refuse ids outside the vocabulary."""
@@ -86,12 +105,20 @@ class TransformersBackend:
         self.check_tokens(tokens)
         return Rows(values, "hidden", _ids(tokens, hidden.batch))
 
-    def forward(self, inputs: Rows, cache: KVCache | None, placement: Placement) -> Rows:
+    def forward(
+        self,
+        inputs: Rows,
+        cache: KVCache | None,
+        placement: Placement,
+        *,
+        every_row: bool = False,
+    ) -> Rows:
         """Run this stage's layers; a failure leaves the cache as it was."""
         runner = self._runner
         if runner.stage.is_whole and inputs.kind == "hidden":
             return inputs
-        wants_logits = runner.stage.is_last and not runner.stage.is_whole
+        # The head is run on the rows later, a few at a time, where every one is to be scored.
+        wants_logits = runner.stage.is_last and not runner.stage.is_whole and not every_row
         mask = self._mask(placement)
         positions = None if mask is None else wire.to_position_ids(mask, placement.seq_len)
         kept = cache.cache if isinstance(cache, RequestCache) else None
@@ -187,6 +214,22 @@ class TransformersBackend:
             if outputs.kind != "logits":
                 logits = self._runner.head(logits)
             return sampling.choose(logits, options, placement.position + placement.seq_len)
+
+    def score(
+        self, outputs: Rows, tokens: Sequence[int], top_logprobs: int, placement: Placement
+    ) -> list[Scored]:
+        """Score the tokens after the first rows."""
+        assert outputs.kind == "hidden", "the rows were run to be scored"
+        found: list[Scored] = []
+        for start in range(0, len(tokens), scoring.MOST_ROWS):
+            after = tokens[start : start + scoring.MOST_ROWS]
+            rows = outputs.values[:, start : start + len(after)]
+            with memory_failures():
+                logits = self._runner.head(rows, want="row_logits")
+                where = Placement(placement.position + start, 1, len(after))
+                require_finite(logits.amax(-1)[None, :, None], None, where, self._runner.stage)
+                found += scoring.score_rows(logits, after, top_logprobs)
+        return found
 
     def choose(self, draws: Sequence[Draw[Rows]]) -> list[list[Sampled] | Exception]:
         """Choose the tokens after the last rows of each, with one pass of the head at most."""

@@ -40,6 +40,20 @@ def choose_device(wanted: str) -> str:
     return wanted
 
 
+def check_engine(engine: str, device: str) -> None:
+    """Refuse an engine that the device cannot run.
+
+    Raises:
+        LoadFailed: CUDA graphs on a device without CUDA; exit code 2.
+    """
+    if engine == "graphs" and not device.startswith("cuda"):
+        raise LoadFailed(
+            f"--engine graphs needs a CUDA device, and this worker computes on {device}; give "
+            "--device cuda, or leave --engine graphs away",
+            ExitCode.USAGE,
+        )
+
+
 def describe_device(device: str) -> Device:
     """Return the event about the chosen device."""
     if device.startswith("cuda"):

@@ -53,11 +53,14 @@ def _capabilities(loaded: LoadedStage, runner: StageRunner, text: TextCodec) -> 
     names = [Capability.PING, Capability.AS_STEPS, Capability.TOGETHER]
     if loaded.stage.is_last:
         names += [Capability.SAMPLING, Capability.LOGPROBS, Capability.CHUNKED_PREFILL]
+        names += [Capability.BIAS, Capability.SCORE_TOKENS]
     names += [Capability.SAMPLE_STEPS]
     if text.tokenizer is not None:
-        names += [Capability.TOKENIZER]
+        names += [Capability.TOKENIZER, Capability.VOCABULARY]
     if text.has_chat_template:
         names += [Capability.CHAT_TEMPLATE]
+    if text.takes_tools:
+        names += [Capability.TOOLS]
     if runner.takes_mask:
         names += [Capability.PADDING]
     if _can_crop(loaded, runner):

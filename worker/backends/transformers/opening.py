@@ -11,7 +11,7 @@ import torch
 
 from worker.backends.base import OutOfDeviceMemory
 from worker.backends.transformers.backend import TransformersBackend
-from worker.backends.transformers.device import choose_device, describe_device
+from worker.backends.transformers.device import check_engine, choose_device, describe_device
 from worker.backends.transformers.facts import model_facts
 from worker.backends.transformers.memory_check import StageMemory, check_stage_memory
 from worker.backends.transformers.memory_failures import memory_failures
@@ -51,6 +51,7 @@ def open_backend(config: WorkerConfig, emit: Emit) -> tuple[StageIdentity, Trans
         torch.set_num_threads(config.threads)
     with load_failures():
         device = choose_device(config.device)
+        check_engine(config.engine, device)
         emit(describe_device(device))
         try:
             with memory_failures():
