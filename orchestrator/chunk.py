@@ -22,6 +22,19 @@ _SAMPLING_FIELDS = tuple(field.name for field, _ in rules_of(Sampling))
 
 
 @dataclass(frozen=True, slots=True)
+class Scoring:
+    """Which tokens a last stage shall tell the probability of, beside what it does to a chunk.
+
+    Attributes:
+        tokens: the one that stands after each row, of which the last rows may have none.
+        top_logprobs: how many of the likeliest to name at each place.
+    """
+
+    tokens: tuple[int, ...]
+    top_logprobs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Tokens that one op on each stage works on; the boundaries between chunks decide bits.
 
@@ -82,6 +95,7 @@ class Chunk:
         *,
         with_tokens: bool,
         each: bool = False,
+        scoring: Scoring | None = None,
     ) -> ForwardAndSample:
         """Return the last stage's op.
 
@@ -91,16 +105,19 @@ class Chunk:
             sampling: how to choose a token; None chooses none.
             with_tokens: whether the model wants the token ids too.
             each: of a chunk `as_steps`, whether to choose a token after each of its rows.
+            scoring: tokens to be scored; its `top_logprobs` stand for those of `sampling` too.
         """
         # The rows of one op count for each other's penalty.
         with_tokens = with_tokens or (
             each and sampling is not None and sampling.repetition_penalty != 1
         )
-        chosen = (
+        chosen: dict[str, Any] = (
             {"sample": False}
             if sampling is None
             else {name: getattr(sampling, name) for name in _SAMPLING_FIELDS}
         )
+        if scoring is not None:
+            chosen |= {"score_tokens": scoring.tokens, "top_logprobs": scoring.top_logprobs}
         onward = self._onward(hidden, with_tokens)
         return ForwardAndSample(request_id=rid, **chosen, sample_steps=each, **onward)
 

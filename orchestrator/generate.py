@@ -12,11 +12,12 @@ from typing import Literal
 from orchestrator.answer_text import AnswerText
 from orchestrator.bundle.records import Recorder
 from orchestrator.meter import Meter, Timings
-from orchestrator.pipeline import Pipeline
+from orchestrator.prefixes import Prefixes, Reuse
 from orchestrator.request import GenerationRequest
 from orchestrator.speculation.speculated import Bounds
 from orchestrator.speculation.speculator import Speculator
-from orchestrator.token_source import RELEASE_S, Guesses, PlainTokens, TokenSource, chosen
+from orchestrator.stages import Stages
+from orchestrator.token_source import Guesses, PlainTokens, TokenSource, chosen
 
 FinishReason = Literal["stop", "length"]
 
@@ -45,7 +46,11 @@ class TokenOutput:
     Attributes:
         text: what may be shown with it; empty while a character or a stop string is unfinished,
             and more than the token's own where text was held back before.
+        logprob: natural log of its probability before any sampling filter, where asked for.
+        top_tokens: ids of the likeliest tokens at its place, as many as asked for.
+        top_logprobs: their log probabilities.
         prompt_tokens: tokens of the prompt, the same in each output.
+        cached_tokens: of those, how many the stages still held of an earlier request.
         finish: set in the last output only.
     """
 
@@ -53,25 +58,31 @@ class TokenOutput:
     text: str
     logprob: float | None
     prompt_tokens: int
+    top_tokens: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+    cached_tokens: int = 0
     finish: Finish | None = None
 
 
 async def generate(
-    pipeline: Pipeline,
+    pipeline: Stages,
     request: GenerationRequest,
     recorder: Recorder,
     speculator: Speculator | None = None,
+    prefixes: Prefixes | None = None,
 ) -> AsyncGenerator[TokenOutput, None]:
     """Yield the answer token by token.
 
     Closing the generator, or cancelling the task that runs it, cancels the request: no further op
-    is sent, and every stage frees its cache. The caller closes it (`contextlib.aclosing`).
+    is sent, and every stage frees its cache, unless `prefixes` keeps it. The caller closes it
+    (`contextlib.aclosing`).
 
     Args:
         pipeline: the model.
         request: what to generate.
         recorder: takes the record of the request.
         speculator: guesses tokens ahead; the tokens are the same without.
+        prefixes: what is kept of earlier requests; None keeps nothing.
 
     Raises:
         RequestRefused: the prompt is empty or does not fit; nothing was computed.
@@ -80,7 +91,8 @@ async def generate(
     meter = Meter()
     try:
         # Its own generator, so that whatever happens to this one is seen in one place.
-        outputs = _outputs(pipeline, request, speculator, meter)
+        kept = Prefixes(pipeline, Reuse.OFF) if prefixes is None else prefixes
+        outputs = _outputs(pipeline, request, speculator, kept, meter)
         async with contextlib.aclosing(outputs):
             async for output in outputs:
                 if output.finish is not None:
@@ -90,32 +102,64 @@ async def generate(
         meter.finish_reason = "error"
         raise
     finally:
-        recorder.request(meter.record(request, pipeline.history_bytes(request.request_id)))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(RELEASE_S):
-                await pipeline.release(request.request_id)
+        recorder.request(meter.record(request))
 
 
 async def _outputs(
-    pipeline: Pipeline, request: GenerationRequest, speculator: Speculator | None, meter: Meter
+    pipeline: Stages,
+    request: GenerationRequest,
+    speculator: Speculator | None,
+    prefixes: Prefixes,
+    meter: Meter,
 ) -> AsyncGenerator[TokenOutput, None]:
-    rid = request.request_id
-    prompt = await pipeline.tokenize(rid, request.prompt, request.messages)
+    prompt = await prompt_tokens(pipeline, request)
     limit = request.new_tokens(len(prompt), pipeline.facts.max_context)
-    meter.prompt_tokens = len(prompt)
+    meter.prompt_tokens, meter.prefix_reuse = len(prompt), prefixes.reuse.value
     ends = frozenset() if request.ignore_eos else pipeline.facts.eos_token_ids
-    source: TokenSource = (
-        PlainTokens(pipeline, request, prompt)
-        if speculator is None
-        else speculator.open(request, prompt, Bounds(len(prompt) + limit, ends))
+    lease = await prefixes.open(request, prompt)
+    source: TokenSource | None = None
+    is_sound = True
+    try:
+        source = (
+            PlainTokens(pipeline, request, lease)
+            if speculator is None or request.is_steered
+            else speculator.open(request, lease, Bounds(len(prompt) + limit, ends))
+        )
+        detokenize = partial(
+            pipeline.detokenize, request.request_id, show_special=request.show_special
+        )
+        async with (
+            contextlib.aclosing(source),
+            contextlib.aclosing(AnswerText(detokenize, request.stop)) as text,
+            contextlib.aclosing(_worded(source, text, Bounds(limit, ends), meter)) as outputs,
+        ):
+            async for output in outputs:
+                if meter.cached_tokens is None:
+                    meter.cached_tokens = prefixes.computed(lease)
+                yield replace(output, cached_tokens=meter.cached_tokens)
+    except Exception:
+        is_sound = False
+        raise
+    finally:
+        meter.caches, meter.history_bytes = lease.name, pipeline.history_bytes(lease.name)
+        await prefixes.close(lease, source.done if source is not None and is_sound else None)
+
+
+async def prompt_tokens(pipeline: Stages, request: GenerationRequest) -> tuple[int, ...]:
+    """Return the ids of a request's prompt.
+
+    Raises:
+        OpRejected, StageFailure: see `StageClient.call`.
+    """
+    if request.tokens is not None:
+        return request.tokens
+    return await pipeline.tokenize(
+        request.request_id,
+        request.prompt,
+        request.messages,
+        tools=request.tools,
+        template_options=request.template_options,
     )
-    async with (
-        contextlib.aclosing(source),
-        contextlib.aclosing(AnswerText(partial(pipeline.detokenize, rid), request.stop)) as text,
-        contextlib.aclosing(_worded(source, text, Bounds(limit, ends), meter)) as outputs,
-    ):
-        async for output in outputs:
-            yield output
 
 
 async def _worded(
@@ -127,7 +171,12 @@ async def _worded(
         token_id = chosen(reply)
         meter.guesses = source.guesses
         output = TokenOutput(
-            token_id=token_id, text="", logprob=reply.logprob, prompt_tokens=meter.prompt_tokens
+            token_id=token_id,
+            text="",
+            logprob=reply.logprob,
+            top_tokens=reply.top_tokens or (),
+            top_logprobs=reply.top_logprobs or (),
+            prompt_tokens=meter.prompt_tokens,
         )
         if token_id in bounds.ends or meter.completion_tokens + 1 == bounds.total:
             # The end-of-text token itself is not shown.

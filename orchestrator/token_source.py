@@ -6,13 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from orchestrator.pipeline import Pipeline
+from orchestrator.chooser import Chooser
+from orchestrator.prefixes.lease import Lease
 from orchestrator.request import GenerationRequest
+from orchestrator.stages import Stages
 from worker.protocol.ops import SampledReply, Sampling
-
-# A stage that is busy with an op of the request frees the cache after it; a caller that gave the
-# request up need not wait for that longer than this.
-RELEASE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,13 @@ class TokenSource(Protocol):
     def guesses(self) -> Guesses | None:
         """What was guessed so far; None where nothing is."""
 
+    @property
+    def done(self) -> Sequence[int]:
+        """Ids of prompt and answer that every stage has worked on for certain.
+
+        Empty before all of the prompt is among them.
+        """
+
     async def next(self) -> SampledReply:
         """Return the next token; not to be called again after an end or the limit.
 
@@ -50,32 +55,37 @@ class PlainTokens:
 
     Args:
         pipeline: the model.
-        request: how to sample, and the size of prefill chunks.
-        prompt: ids of the prompt.
+        request: how to sample.
+        lease: the KV caches, and how the prompt is computed.
     """
 
     ahead: Sequence[int] = ()
     guesses: Guesses | None = None
 
-    def __init__(
-        self, pipeline: Pipeline, request: GenerationRequest, prompt: Sequence[int]
-    ) -> None:
+    def __init__(self, pipeline: Stages, request: GenerationRequest, lease: Lease) -> None:
         self._pipeline = pipeline
-        self._request = request
-        self._ids = list(prompt)
-        self._is_prefilled = False
+        self._lease = lease
+        self._ids = list(lease.prompt)
+        self._chooser = Chooser(request, lease.prompt)
+        self._num_done = 0
+
+    @property
+    def done(self) -> Sequence[int]:
+        """Ids that every stage has worked on for certain."""
+        return self._ids[: self._num_done]
 
     async def next(self) -> SampledReply:
         """Return the next token."""
-        ids, rid = self._ids, self._request.request_id
-        sampling = sampling_after(self._request.sampling, ids)
-        if self._is_prefilled:
+        ids, rid = self._ids, self._lease.name
+        sampling = self._chooser.sampling()
+        if self._num_done:
             reply = await self._pipeline.forward(rid, ids[-1:], len(ids) - 1, sampling)
         else:
-            chunk = self._request.prefill_chunk
-            reply = await self._pipeline.prefill(rid, ids, chunk, sampling)
-            self._is_prefilled = True
-        ids.append(chosen(reply))
+            reply = await self._pipeline.run(rid, self._lease.ops, sampling)
+        self._num_done = len(ids)
+        token_id = chosen(reply)
+        ids.append(token_id)
+        self._chooser.take(token_id)
         return reply
 
     async def aclose(self) -> None:

@@ -101,6 +101,15 @@ class RequestRecord:
     ttft_ms: float | None = rule(NON_NEGATIVE_NUMBER, "time to the first token", None)
     duration_ms: float = rule(NON_NEGATIVE_NUMBER, "the whole request")
     decode_tokens_per_s: float | None = rule(NON_NEGATIVE_NUMBER, "after the first token", None)
+    cached_tokens: int | None = rule(
+        NON_NEGATIVE, "of the prompt, those that the stages held of an earlier request", None
+    )
+    prefix_reuse: str | None = rule(
+        TEXT, "turns, chunks or off: what was kept, and how the prompt was computed", None
+    )
+    caches: RequestId = rule(
+        REQUEST_ID, "name of its KV caches and of its ops, where that is not `rid`", None
+    )
     history_bytes: int | None = rule(
         NON_NEGATIVE, "hidden states kept at its end, to be sent again to a lost stage", None
     )

@@ -24,6 +24,7 @@ from orchestrator.bundle.records import (
 )
 from orchestrator.bundle.segments import SegmentedLog
 from orchestrator.stderr import say
+from worker.protocol.codec import OP_EVENT_HEAD
 from worker.protocol.schema import to_fields
 
 # Begins the name of the empty file that a writer leaves when it cannot write any more.
@@ -89,7 +90,7 @@ class BundleWriter:
         """Keep an event line, the ready line or a line that is none of the protocol."""
         raw = self._masker.raw(line.strip())
         head = b'%b,"wall_ms":%r' % (_place(stage, host), wall_ms)
-        if len(raw) <= self._bounds.line_bytes and _is_object(raw):
+        if len(raw) <= self._bounds.line_bytes and (_was_read(line) or _is_object(raw)):
             rest = b',"line":' + raw + b"}"
         else:
             cut = raw[: self._bounds.line_bytes].decode("utf-8", "backslashreplace")
@@ -199,6 +200,11 @@ def _json(values: dict[str, Any]) -> bytes:
 @lru_cache(maxsize=256)
 def _place(stage: int, host: str) -> bytes:
     return _json({"stage": stage, "host": host})[:-1]
+
+
+def _was_read(line: bytes) -> bool:
+    """Tell whether it is a whole `op` event: every op has one, and a stage's inbox has read it."""
+    return line.startswith(OP_EVENT_HEAD) and line.endswith(b"}\n")
 
 
 def _is_object(raw: bytes) -> bool:

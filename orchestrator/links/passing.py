@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,7 +46,12 @@ class Pass:
         self._tasks: list[asyncio.Task[Reply | None]] = []
 
     def send(
-        self, seats: Sequence[Seat], requests: Sequence[Request[Any]], ticket: int, op_s: float
+        self,
+        seats: Sequence[Seat],
+        requests: Sequence[Request[Any]],
+        ticket: int,
+        op_s: float,
+        on_first: Callable[[], None],
     ) -> None:
         """Send the ops.
 
@@ -55,6 +60,7 @@ class Pass:
             requests: an op for each.
             ticket: what the hidden states are called on the links.
             op_s: how long each may work; the later ones wait for those before.
+            on_first: told when the first stage has answered.
         """
         self.end = self.first + len(requests) - 1
         before: asyncio.Event | None = None
@@ -69,6 +75,7 @@ class Pass:
             task.add_done_callback(_look_at)
             self._tasks.append(task)
             before = sent
+        self._tasks[0].add_done_callback(lambda task: on_first())
 
     async def reply(self, stage: int) -> Reply:
         """Return what a stage answered.

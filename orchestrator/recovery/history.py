@@ -29,18 +29,27 @@ class Entry:
 
 @dataclass(slots=True)
 class _Request:
-    """Entries of each stage, by position; `thin` keeps no hidden states any more."""
+    """Entries of each stage, by position.
+
+    Attributes:
+        thin: whether no hidden states are kept any more.
+        rests: whether nobody asks for it at present.
+        rebuilt: whether a stage had freed its cache, since it rested last.
+    """
 
     stages: tuple[list[Entry], ...]
     thin: bool = False
     held_bytes: int = 0
+    rests: bool = False
+    rebuilt: bool = False
 
 
 class History:
     """The inputs of every stage and live request, in the very chunks they were sent.
 
     Token ids and boundaries are always kept. Hidden states are kept up to a bound; over it those
-    of the largest request go, all at once, as a part of them would be of no use.
+    of the largest request go, all at once, as a part of them would be of no use. Requests that
+    rest go first.
 
     Args:
         num_stages: stages of the pipeline.
@@ -74,7 +83,7 @@ class History:
         entries.append(Entry(chunk, hidden))
         self._count(request, len(hidden.hidden_b64))
         while self.held_bytes > self._limit_bytes:
-            self._thin(max(self._requests.values(), key=lambda one: one.held_bytes))
+            self._thin(max(self._requests.values(), key=_dispensable))
         if self.held_bytes > self.peak_bytes:
             self.peak_bytes = self.held_bytes
 
@@ -87,6 +96,33 @@ class History:
         request = self._requests.pop(rid, None)
         if request is not None:
             self.held_bytes -= request.held_bytes
+
+    def rest(self, rid: RequestId) -> None:
+        """Hear that nobody asks for a request any more, but that its caches are kept."""
+        self._of(rid).rests = True
+
+    def wake(self, rid: RequestId) -> None:
+        """Hear that a request which rested is asked for again."""
+        request = self._of(rid)
+        request.rests = request.rebuilt = False
+
+    def forget_resting(self) -> None:
+        """Drop all that rest: a stage that is lost need not be sent them again."""
+        for rid in [rid for rid, request in self._requests.items() if request.rests]:
+            self.forget(rid)
+
+    def note_rebuilt(self, rid: RequestId) -> None:
+        """Hear that a stage had freed a request's cache, and is sent all of it again."""
+        self._of(rid).rebuilt = True
+
+    def was_rebuilt(self, rid: RequestId) -> bool:
+        """Tell whether a stage had freed its cache since the request woke."""
+        request = self._requests.get(rid)
+        return request is not None and request.rebuilt
+
+    def has(self, rid: RequestId) -> bool:
+        """Tell whether anything is known of a request."""
+        return rid in self._requests
 
     def bytes_of(self, rid: RequestId) -> int:
         """Return the hidden states held for a request."""
@@ -123,3 +159,8 @@ class History:
     def _count(self, request: _Request, more_bytes: int) -> None:
         request.held_bytes += more_bytes
         self.held_bytes += more_bytes
+
+
+def _dispensable(request: _Request) -> tuple[bool, int]:
+    """Return how well a request can do without hidden states."""
+    return request.rests and request.held_bytes > 0, request.held_bytes

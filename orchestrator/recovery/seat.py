@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from orchestrator.failures import OpRejected, StageFailure
 from orchestrator.recovery.crew import Crew
@@ -19,6 +19,7 @@ from worker.protocol.ready import Ready
 from worker.protocol.schema import ErrorCode
 
 R = TypeVar("R", bound=Reply)
+SeatState = Literal["ready", "recovering", "lost"]
 
 
 class Seat:
@@ -111,6 +112,7 @@ class Seat:
                     if evicted or not self._was_evicted(request, rejected):
                         raise
                     evicted = True
+                    self._crew.history.note_rebuilt(request.request_id)
                     continue
             self.attempts = 0
             return reply
@@ -153,6 +155,19 @@ class Seat:
     def is_serving(self) -> bool:
         """Whether a stage serves here at this moment."""
         return self._lost is None and self.ready is not None
+
+    @property
+    def state(self) -> SeatState:
+        """Whether a stage serves here, is being brought back, or neither."""
+        if self._round is not None:
+            return "recovering"
+        is_lost = self._client is not None and self._client.failure is not None
+        return "ready" if self.is_serving and not is_lost else "lost"
+
+    @property
+    def lost(self) -> StageFailure | None:
+        """Why no stage serves here at this moment, if none does."""
+        return self._lost
 
     def take(self, client: StageClient, spec: StageSpec, ready: Ready) -> None:
         """Seat a stage that has been brought back.
@@ -212,6 +227,7 @@ class Seat:
             self._crew.fail(failure)
             return
         self._lost = failure
+        self._crew.history.forget_resting()
         answers = bool(self._crew.history.rids(self.spec.stage))
         self._moment = moment_of(failure, request, answers=answers)
         self._begin(failure)

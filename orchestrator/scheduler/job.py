@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from orchestrator.chunk import Chunk
+from orchestrator.chunk import Chunk, Scoring
 from orchestrator.links.passing import Pass
 from worker.protocol.ops import HiddenReply, RequestId, SampledReply, Sampling
 
@@ -20,6 +20,7 @@ class Job:
         chunk: what to run.
         sampling: how to choose a token; None chooses none.
         each: whether to choose one after each row.
+        scoring: tokens to be scored; a replay does without.
         timeout_s: for each op.
         number: its age; those made later have higher ones.
         ahead: the job of the same request that was made before it, while that is on its way.
@@ -63,6 +64,7 @@ class Job:
         "rewinds",
         "rid",
         "sampling",
+        "scoring",
         "timeout_s",
         "turn_hop",
     )
@@ -74,6 +76,7 @@ class Job:
         sampling: Sampling | None,
         *,
         each: bool,
+        scoring: Scoring | None = None,
         timeout_s: float | None,
         number: int,
         ahead: Job | None,
@@ -82,6 +85,7 @@ class Job:
         self.chunk = chunk
         self.sampling = sampling
         self.each = each
+        self.scoring = scoring
         self.timeout_s = timeout_s
         self.number = number
         self.ahead = ahead

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from orchestrator.chunk import Chunk
@@ -13,12 +14,13 @@ from orchestrator.links.passing import Pass, PassBroken
 from orchestrator.pipeline_facts import PipelineFacts
 from orchestrator.recovery.crew import Crew
 from orchestrator.recovery.seat import Seat
+from orchestrator.scheduler.group_pass import GroupPass
 from orchestrator.scheduler.job import Job
 from orchestrator.scheduler.pace import Pace
 from worker.protocol.codec import ErrorReply
 from worker.protocol.encodings import Encoding
 from worker.protocol.errors import ProtocolError
-from worker.protocol.ops import HiddenReply, Reply, Request, SampledReply
+from worker.protocol.ops import HiddenReply, Reply, Request, SampledReply, Together
 from worker.protocol.together import join_requests, split_replies
 
 
@@ -111,24 +113,52 @@ class Route:
         self._check()
         lane = self.lanes[jobs[0].hop]
         seat, requests = self._seats[lane], [self._request(job) for job in jobs]
-        together = join_requests(f"stageline:together-{next(self._names)}", requests)
+        together = self._joined(requests)
         self.paces[lane].sent(together, is_step=True)
-        limits_s = [job.timeout_s for job in jobs if job.timeout_s is not None]
-        timeout_s = max(limits_s) if len(limits_s) == len(jobs) else None
         try:
-            reply = await seat.ask_once(together, timeout_s)
+            reply = await seat.ask_once(together, _timeout_s(jobs))
             self.paces[lane].answered(together)
             return None if reply is None else split_replies(requests, reply)
         except OpRejected:
             return None
         except ProtocolError as error:
-            if self.joins:
-                self._crew.on_notice(
-                    f"{seat.spec.title} answers requests that are sent together wrongly "
-                    f"({error.text}); each is sent alone from now on"
-                )
-            self.joins = False
+            self._part(lane, error)
             return None
+
+    def begin_group_pass(self, jobs: Sequence[Job]) -> GroupPass | None:
+        """Send jobs' ops to all stages that the one that is due is linked with; None if none is."""
+        first = jobs[0].hop
+        if any(job.goes_by_hub for job in jobs) or (end := self._end_of_pass(jobs)) <= first:
+            return None
+        self._check()
+        columns = [self._requests_through(job, end) for job in jobs]
+        by_stage = [list(row) for row in zip(*columns, strict=True)]
+        joined = [self._joined(requests) for requests in by_stage]
+        limit_s = _timeout_s(jobs)
+        return GroupPass(jobs, self._sent(first, joined, limit_s, is_step=True), by_stage)
+
+    async def ask_group_pass(
+        self, group: GroupPass, stage: int
+    ) -> Mapping[Job, Reply | ErrorReply] | None:
+        """Return what a stage answered to each job of a pass.
+
+        None where the pass did not get through: every job is to go through the stages again.
+
+        Raises:
+            StageFailure: the stage cannot be brought back.
+            ConnectionError: the pipeline was closed.
+        """
+        try:
+            return await group.replies(stage)
+        except PassBroken as broken:
+            if broken.lost:
+                self._links.broke(*group.stages)
+        except OpRejected:
+            pass
+        except ProtocolError as error:
+            self._part(stage, error)
+        group.drop()
+        return None
 
     def refusal(self, job: Job, error: ErrorReply) -> OpRejected:
         """Return what a part of an op that was refused means for its request."""
@@ -139,13 +169,20 @@ class Route:
 
     def _begin_pass(self, job: Job) -> Pass | None:
         """Send the ops of all stages that the one that is due is linked with; None if none is."""
-        first, end = job.hop, self._links.end_of(job.hop)
-        if (before := job.before) is not None:
-            end = min(end, before.reach)
-        if end <= first:
+        if (end := self._end_of_pass([job])) <= job.hop:
             return None
-        given, requests = job.given, []
-        for hop in range(first, end + 1):
+        requests = self._requests_through(job, end)
+        return self._sent(job.hop, requests, job.timeout_s, is_step=job.is_step)
+
+    def _end_of_pass(self, jobs: Sequence[Job]) -> int:
+        """Return the last stage that the jobs' hidden states get to without coming here."""
+        ends = [before.reach for job in jobs if (before := job.before) is not None]
+        return min((self._links.end_of(jobs[0].hop), *ends))
+
+    def _requests_through(self, job: Job, end: int) -> list[Request[Any]]:
+        """Return a job's ops from the one that is due up to that of a stage; nothing links them."""
+        given, requests = job.given, list[Request[Any]]()
+        for hop in range(job.hop, end + 1):
             request = self._request_at(job, hop, given)
             requests.append(request)
             given = HiddenReply(
@@ -154,11 +191,35 @@ class Route:
                 hidden_encoding=getattr(request, "reply_encoding", Encoding.BF16.value),
                 hidden_b64=b"",
             )
-        self.paces[first].sent(requests[0], is_step=job.is_step)
+        return requests
+
+    def _sent(
+        self,
+        first: int,
+        requests: Sequence[Request[Any]],
+        timeout_s: float | None,
+        *,
+        is_step: bool,
+    ) -> Pass:
+        self.paces[first].sent(requests[0], is_step=is_step)
         passing = Pass(first)
-        op_s = self._crew.timeouts.op_s if job.timeout_s is None else job.timeout_s
-        passing.send(self._seats[first : end + 1], requests, next(self._names), op_s)
+        op_s = self._crew.timeouts.op_s if timeout_s is None else timeout_s
+        seats = self._seats[first : first + len(requests)]
+        answered = partial(self.paces[first].answered, requests[0])
+        passing.send(seats, requests, next(self._names), op_s, answered)
         return passing
+
+    def _joined(self, requests: Sequence[Request[Any]]) -> Together:
+        return join_requests(f"stageline:together-{next(self._names)}", requests)
+
+    def _part(self, lane: int, error: ProtocolError) -> None:
+        """Send no steps together any more: a stage answers them wrongly."""
+        if self.joins:
+            self._crew.on_notice(
+                f"{self._seats[lane].spec.title} answers requests that are sent together wrongly "
+                f"({error.text}); each is sent alone from now on"
+            )
+        self.joins = False
 
     async def _ask_seat(self, job: Job, on_lost: Callable[[], None]) -> Reply:
         lane, request = self.lanes[job.hop], self._request(job)
@@ -191,8 +252,21 @@ class Route:
         if hop < self._last_hop:
             encoding = self._encoding_of(hop, chunk)
             return chunk.middle_op(rid, given, with_tokens=with_tokens, encoding=encoding)
-        return chunk.last_op(rid, given, job.sampling, with_tokens=with_tokens, each=job.each)
+        return chunk.last_op(
+            rid,
+            given,
+            job.sampling,
+            with_tokens=with_tokens,
+            each=job.each,
+            scoring=job.scoring,
+        )
 
     def _check(self) -> None:
         if self._crew.failures:
             raise self._crew.failures[0]  # not the symptom that this stage may show by now
+
+
+def _timeout_s(jobs: Sequence[Job]) -> float | None:
+    """Return how long one op for all may take; None is the usual time."""
+    limits_s = [job.timeout_s for job in jobs if job.timeout_s is not None]
+    return max(limits_s) if len(limits_s) == len(jobs) else None

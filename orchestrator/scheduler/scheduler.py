@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from orchestrator.chunk import Chunk
+from orchestrator.chunk import Chunk, Scoring
 from orchestrator.links.links import Links
 from orchestrator.pipeline_facts import PipelineFacts
 from orchestrator.recovery.crew import Crew
@@ -71,6 +71,7 @@ class Scheduler:
         sampling: Sampling | None,
         *,
         each: bool = False,
+        scoring: Scoring | None = None,
         timeout_s: float | None = None,
     ) -> SampledReply:
         """Run a chunk through every stage, after those of the same request that are under way.
@@ -78,7 +79,8 @@ class Scheduler:
         Raises:
             OpRejected, StageFailure, ConnectionError: see `Seat.ask`.
         """
-        return await self._run(self._job(rid, chunk, sampling, each, timeout_s))
+        job = self._job(rid, chunk, sampling, each=each, scoring=scoring, timeout_s=timeout_s)
+        return await self._run(job)
 
     async def prefill(
         self,
@@ -96,7 +98,7 @@ class Scheduler:
         last = chunks[-1]
         return await run_chunks(
             chunks,
-            lambda one: self._job(rid, one, sampling if one is last else None, False, timeout_s),
+            lambda one: self._job(rid, one, sampling if one is last else None, timeout_s=timeout_s),
             self._run,
             most=max(len(self.lanes), 2),
         )
@@ -130,7 +132,9 @@ class Scheduler:
         rid: RequestId,
         chunk: Chunk,
         sampling: Sampling | None,
-        each: bool,
+        *,
+        each: bool = False,
+        scoring: Scoring | None = None,
         timeout_s: float | None,
     ) -> Job:
         job = Job(
@@ -138,6 +142,7 @@ class Scheduler:
             chunk,
             sampling,
             each=each,
+            scoring=scoring,
             timeout_s=timeout_s,
             number=next(self._numbers),
             ahead=self._newest.get(rid),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator.bundle.records import NoRecorder
 from orchestrator.failures import OpRejected
-from orchestrator.pipeline import Pipeline
 from orchestrator.specs import StageSpec
+from orchestrator.stages import Stages
 from orchestrator.timeouts import Timeouts
 from worker.protocol.capabilities import Capability
 from worker.protocol.exits import ExitCode
@@ -25,7 +25,7 @@ class DraftRefused(Exception):
     exit_code = ExitCode.USAGE
 
 
-async def start_draft(spec: StageSpec, timeouts: Timeouts) -> Pipeline:
+async def start_draft(spec: StageSpec, timeouts: Timeouts) -> Stages:
     """Start the draft model; an `aclose` is owed.
 
     Raises:
@@ -33,7 +33,7 @@ async def start_draft(spec: StageSpec, timeouts: Timeouts) -> Pipeline:
         DraftRefused: it cannot go back to an earlier position.
     """
     # Not recovered: without it the answer goes on as well. Nor recorded, as it is no stage.
-    model = await Pipeline.start([spec], recorder=NoRecorder(), timeouts=timeouts)
+    model = await Stages.start([spec], recorder=NoRecorder(), timeouts=timeouts)
     if Capability.CROP not in model.facts.shared_capabilities:
         kind = model.facts.model_type
         await model.aclose()
@@ -45,14 +45,14 @@ async def start_draft(spec: StageSpec, timeouts: Timeouts) -> Pipeline:
     return model
 
 
-async def check_language(model: Pipeline, draft: Pipeline, draft_name: str) -> None:
+async def check_language(model: Stages, draft: Stages, draft_name: str) -> None:
     """See to it that a token id is the same piece of text in both.
 
     The sizes of the vocabularies may differ: some are filled up with ids that no text has.
 
     Raises:
         DraftRefused: it is not.
-        StageFailure, ConnectionError: see `Pipeline.tokenize`.
+        StageFailure, ConnectionError: see `Stages.tokenize`.
     """
     for index, probe in enumerate(PROBES):
         rid = f"probe-{index}"
@@ -66,7 +66,7 @@ async def check_language(model: Pipeline, draft: Pipeline, draft_name: str) -> N
             )
 
 
-async def _tokens(model: Pipeline, rid: str, text: str) -> tuple[int, ...] | None:
+async def _tokens(model: Stages, rid: str, text: str) -> tuple[int, ...] | None:
     try:
         return await model.tokenize(rid, text)
     except OpRejected:

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from orchestrator.pipeline import Pipeline
+from orchestrator.prefixes.canon import same_start
+from orchestrator.prefixes.prefixes import RELEASE_S
 from orchestrator.request import GenerationRequest
 from orchestrator.speculation.drafter import Draft
-from orchestrator.token_source import RELEASE_S, chosen, sampling_after
+from orchestrator.stages import Stages
+from orchestrator.token_source import chosen, sampling_after
 from worker.protocol.ops import RequestId
 
 
@@ -27,7 +29,7 @@ class ModelDrafter:
 
     takes_time = True
 
-    def __init__(self, model: Pipeline, request: GenerationRequest, vocab_size: int) -> None:
+    def __init__(self, model: Stages, request: GenerationRequest, vocab_size: int) -> None:
         self._model = model
         self._rid: RequestId = f"draft-{request.request_id}"
         self._chunk = request.prefill_chunk
@@ -60,7 +62,7 @@ class ModelDrafter:
                 await self._model.release(self._rid)
 
     async def _next(self, ids: list[int]) -> int:
-        start = _same_start(self._held, ids[:-1])
+        start = same_start(self._held, ids[:-1])
         sampling = sampling_after(self._sampling, ids)
         # Until the reply is here it is not known what of the new tokens is held.
         del self._held[start:]
@@ -76,17 +78,3 @@ class ModelDrafter:
             reply = await self._model.forward(self._rid, ids[start:], start, sampling)
         self._held = list(ids)
         return chosen(reply)
-
-
-def _same_start(left: list[int], right: list[int]) -> int:
-    """Return how many tokens at the start are the same."""
-    low, high = 0, min(len(left), len(right))
-    if left[:high] == right[:high]:
-        return high
-    while low < high - 1:
-        middle = (low + high) // 2
-        if left[:middle] == right[:middle]:
-            low = middle
-        else:
-            high = middle
-    return low

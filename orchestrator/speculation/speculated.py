@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.failures import OpRejected
-from orchestrator.pipeline import Pipeline
+from orchestrator.prefixes.lease import Lease
 from orchestrator.request import GenerationRequest
 from orchestrator.speculation.depth import Depth
 from orchestrator.speculation.drafter import Drafter
 from orchestrator.speculation.drafting import Drafting
 from orchestrator.speculation.pass_costs import PassCosts
 from orchestrator.speculation.path import Path, Verdict
+from orchestrator.stages import Stages
 from orchestrator.token_source import Guesses, chosen, sampling_after
 from worker.protocol.ops import SampledReply
 
@@ -60,8 +61,8 @@ class SpeculatedTokens:
 
     Args:
         pipeline: the model; every stage can do `sample_steps` and go back.
-        request: how to sample, and the size of prefill chunks.
-        prompt: ids of the prompt.
+        request: how to sample.
+        lease: the KV caches, and how the prompt is computed.
         bounds: where the answer ends; no position past it is sent.
         drafter: guesses; closed with this.
         costs: of the pipeline.
@@ -69,20 +70,21 @@ class SpeculatedTokens:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: Stages,
         request: GenerationRequest,
-        prompt: Sequence[int],
+        lease: Lease,
         bounds: Bounds,
         drafter: Drafter,
         costs: PassCosts,
     ) -> None:
         self._pipeline = pipeline
         self._request = request
+        self._lease = lease
         self._bounds = bounds
         self._num_stages = len(pipeline.facts.ready)
         self._costs = costs
         self._depth = Depth(costs, self._num_stages)
-        self._path = Path(prompt)
+        self._path = Path(lease.prompt)
         self._drafting = Drafting(drafter, self._path, bounds.total, bounds.ends)
         self._flights: deque[_Flight] = deque()
         self._is_plain = True  # whether the first flight has the stages, and this machine, alone
@@ -103,6 +105,13 @@ class SpeculatedTokens:
     def guesses(self) -> Guesses:
         """What was guessed so far."""
         return Guesses(self._path.num_sent, self._path.num_right)
+
+    @property
+    def done(self) -> Sequence[int]:
+        """Ids that every stage has worked on for certain."""
+        # The newest certain token came out of the last stage, and has gone into none for certain.
+        count = self._path.num_certain - 1
+        return self._path.ids[:count] if count >= len(self._lease.prompt) else ()
 
     async def next(self) -> SampledReply:
         """Return the next token."""
@@ -129,10 +138,8 @@ class SpeculatedTokens:
 
     async def _drive(self) -> None:
         try:
-            ids, request = self._path.ids, self._request
-            sampling = sampling_after(request.sampling, ids)
-            chunk = request.prefill_chunk
-            self._take(await self._pipeline.prefill(request.request_id, list(ids), chunk, sampling))
+            lease, sampling = self._lease, sampling_after(self._request.sampling, self._path.ids)
+            self._take(await self._pipeline.run(lease.name, lease.ops, sampling))
             while not self._is_over:
                 while len(self._unread) >= MOST_UNREAD:
                     self._changed.clear()
@@ -166,7 +173,7 @@ class SpeculatedTokens:
         """Do what plain decoding does, while nothing else is under way."""
         ids, sent_s = self._path.ids, time.perf_counter()
         sampling = sampling_after(self._request.sampling, ids)
-        rid = self._request.request_id
+        rid = self._lease.name
         reply = await self._pipeline.forward(rid, ids[-1:], len(ids) - 1, sampling)
         self._depth.took(1, time.perf_counter() - sent_s, rows=1, is_plain=True)
         self._take(reply)
@@ -200,7 +207,7 @@ class SpeculatedTokens:
         return self._bounds.total - self._path.num_certain
 
     def _send(self, tokens: tuple[int, ...]) -> None:
-        ids, rid = self._path.ids, self._request.request_id
+        ids, rid = self._path.ids, self._lease.name
         position = len(ids) - len(tokens)
         sampling = sampling_after(self._request.sampling, ids[: position + 1])
         task = asyncio.create_task(self._pipeline.verify(rid, tokens, position, sampling))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from orchestrator.pipeline import Pipeline
+from orchestrator.prefixes.lease import Lease
 from orchestrator.request import GenerationRequest
 from orchestrator.speculation.drafter import Drafter
 from orchestrator.speculation.model_drafter import ModelDrafter
 from orchestrator.speculation.ngram import NgramDrafter
 from orchestrator.speculation.pass_costs import PassCosts
 from orchestrator.speculation.speculated import Bounds, SpeculatedTokens
+from orchestrator.stages import Stages
 from worker.protocol.capabilities import Capability
 
 NEEDED = (Capability.AS_STEPS, Capability.SAMPLE_STEPS, Capability.CROP)
@@ -24,28 +23,31 @@ class Speculator:
         draft: a draft model; without one the text itself is looked up.
     """
 
-    def __init__(self, pipeline: Pipeline, draft: Pipeline | None = None) -> None:
+    def __init__(self, pipeline: Stages, draft: Stages | None = None) -> None:
         self._pipeline = pipeline
         self._draft = draft
         self._costs = PassCosts(pipeline.facts.max_rows, lambda: pipeline.links_s)
 
-    def open(
-        self, request: GenerationRequest, prompt: Sequence[int], bounds: Bounds
-    ) -> SpeculatedTokens:
+    def open(self, request: GenerationRequest, lease: Lease, bounds: Bounds) -> SpeculatedTokens:
         """Return the source of a request's tokens.
 
         Args:
             request: the request.
-            prompt: ids of its prompt.
+            lease: its KV caches, and how its prompt is computed.
             bounds: where its answer ends.
         """
         drafter: Drafter = NgramDrafter()
         if self._draft is not None:
             drafter = ModelDrafter(self._draft, request, self._pipeline.facts.vocab_size)
-        return SpeculatedTokens(self._pipeline, request, prompt, bounds, drafter, self._costs)
+        return SpeculatedTokens(self._pipeline, request, lease, bounds, drafter, self._costs)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the draft model; whoever started it ends it."""
+        if self._draft is not None:
+            self._draft.kill()
 
 
-def lacking(pipeline: Pipeline) -> str | None:
+def lacking(pipeline: Stages) -> str | None:
     """Return a note on what keeps a pipeline from verifying guesses, if anything does."""
     for host, ready in zip(pipeline.hosts, pipeline.ready, strict=True):
         missing = [name for name in NEEDED if name not in ready.capabilities]
