@@ -1,382 +1,305 @@
-"""The stages of one model in order: started together, called in turn, ended together."""
+"""One model over several hosts, ready to answer: the Python API."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from functools import partial
-from types import TracebackType
-from typing import Any, TypeVar
+import itertools
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
 
-from orchestrator.bundle.records import NoRecorder, Recorder, RecoveryRecord
-from orchestrator.chunk import Chunk
-from orchestrator.failures import OpRejected, StageFailure
-from orchestrator.links.links import Links
-from orchestrator.links.names import STAR
-from orchestrator.pipeline_facts import PipelineFacts, facts_of
-from orchestrator.recovery.crew import Crew
-from orchestrator.recovery.policy import NO_RECOVERY, RecoveryPolicy
-from orchestrator.recovery.replay import Replay
-from orchestrator.recovery.seat import Seat
-from orchestrator.recovery.spares import SpareSlot
-from orchestrator.scheduler import Scheduler
-from orchestrator.scheduler.rows import replies_of_rows
-from orchestrator.specs import StageSpec
-from orchestrator.stage import StageClient, StageStatus
-from orchestrator.stage.together import at_once
-from orchestrator.timeouts import Timeouts
-from orchestrator.wire_encoding import AUTO, WireEncoding
-from worker.protocol.ops import (
-    Detokenize,
-    HiddenReply,
-    Release,
-    Reply,
-    Request,
-    RequestId,
-    SampledReply,
-    Sampling,
-    Tokenize,
-)
-from worker.protocol.ready import Ready
+from orchestrator.asking import AnswerOptions, request_of
+from orchestrator.bundle.records import Recorder, RecoveryRecord
+from orchestrator.completion import Completion
+from orchestrator.failures import StageFailure
+from orchestrator.generate import TokenOutput, generate
+from orchestrator.pipeline_facts import PipelineFacts
+from orchestrator.prefixes import Prefixes
+from orchestrator.request import DEFAULT_PREFILL_CHUNK, GenerationRequest, RequestRefused
+from orchestrator.speculation.speculator import Speculator
+from orchestrator.stages import Stages
+from worker.protocol.capabilities import Capability
 
-R = TypeVar("R", bound=Reply)
+if TYPE_CHECKING:
+    from orchestrator.grammar.grammars import Grammars
+    from orchestrator.open_options import OpenOptions
+    from orchestrator.scoring import TokenScore
+    from orchestrator.stage import StageStatus
+    from orchestrator.vocabulary import Vocabulary
 
 
 class Pipeline:
-    """Ordered stages; use `async with await Pipeline.start(…)`, or owe it an `aclose`.
+    """Answers requests, as many at once as are made; use `async with Pipeline.open(…)`.
 
-    A lost stage is started again and sent what it was sent before, as the policy allows; the ops
-    that wait for it notice nothing but the time.
+    Args:
+        stages: the started stages; whoever started them ends them.
+        recorder: takes the record of each request.
+        speculator: guesses tokens ahead.
+        prefixes: what is kept of earlier requests; whoever made it ends it. None keeps nothing.
+        prefill_chunk: tokens of a prompt per step, as the stages were started for.
+
+    Attributes:
+        stages: the stages themselves.
+        prefixes: what is kept of earlier requests.
+        prefill_chunk: tokens of a prompt per step, for requests that `submit` gets.
     """
 
     def __init__(
         self,
-        specs: Sequence[StageSpec],
-        crew: Crew,
-        wire_encoding: str = AUTO,
-        links: str = STAR,
+        stages: Stages,
+        recorder: Recorder,
+        speculator: Speculator | None = None,
+        *,
+        prefixes: Prefixes | None = None,
+        prefill_chunk: int = DEFAULT_PREFILL_CHUNK,
     ) -> None:
-        self._crew = crew
-        self._facts: PipelineFacts | None = None
-        self._asked_encoding = wire_encoding
-        self._encoding: WireEncoding | None = None
-        self._freeing: set[asyncio.Task[None]] = set()
-        self._seats = tuple(
-            Seat(spec, crew, self._replay_of(index, len(specs))) for index, spec in enumerate(specs)
-        )
-        self._links = Links(self._seats, links, crew.on_notice)
-        self._scheduler = Scheduler(
-            self._seats, crew, lambda: self.facts, self._encoding_of, self._links
-        )
+        self.stages = stages
+        self.prefixes = prefixes
+        self.prefill_chunk = prefill_chunk
+        self._recorder = recorder
+        self._speculator = speculator
+        self._numbers = itertools.count(1)
+        self._vocabulary: Vocabulary | None = None
+        self._grammars: Grammars | None = None
+        self._asking = asyncio.Lock()
 
     @staticmethod
-    async def start(
-        specs: Sequence[StageSpec],
+    @contextlib.asynccontextmanager
+    async def open(
+        model_id: str | None = None,
         *,
-        recorder: Recorder | None = None,
-        timeouts: Timeouts | None = None,
+        hosts: str | os.PathLike[str] | Sequence[str] | None = None,
+        local: int | None = None,
+        record: Callable[[Recorder], Recorder] = lambda recorder: recorder,
         on_status: Callable[[StageStatus], None] = lambda status: None,
-        policy: RecoveryPolicy = NO_RECOVERY,
-        spares: Sequence[SpareSlot] = (),
         on_notice: Callable[[str], None] = lambda text: None,
-        wire_encoding: str = AUTO,
-        links: str = STAR,
-    ) -> Pipeline:
-        """Start every stage at once and wait until all serve.
+        **options: Unpack[OpenOptions],
+    ) -> AsyncIterator[Pipeline]:
+        """Plan, start one worker for each stage, and end them all with the block.
+
+        Nothing is printed, and no signal handler is set: a task that is cancelled ends its block
+        as any other. The hosts are asked what they can hold where that matters, as in `run`.
 
         Args:
-            specs: what to start.
-            recorder: takes every fact.
-            timeouts: every deadline.
-            on_status: told of each stage's phases and events until all serve, then of those that
-                are started again, until they serve.
-            policy: how hard to try to bring a lost stage back; also while they start.
-            spares: where a stage may go when its host is lost.
-            on_notice: takes a line for the user for each lost stage and each that is back.
-            wire_encoding: of hidden states; see `WireEncoding`.
-            links: which stages hand hidden states straight on; see `Links`.
+            model_id: a folder with SafeTensors, or a hub id.
+            hosts: the path of a hosts file, or its lines.
+            local: stages on this machine; 1 where no hosts are given.
+            record: given what writes the bundle, returns what takes the facts in its place.
+            on_status: told of each stage's phases while it starts, from the event loop.
+            on_notice: takes one sentence for each lost stage, each that is back, and whatever else
+                a user should hear.
+            **options: see `OpenOptions`.
 
         Raises:
-            StageFailure: the first that was noticed; the other stages have been ended.
-            PipelineMismatch: they do not make one model, or one does not know the encoding; all
-                have been ended.
+            TypeError, ValueError: an option that there is not, or two that contradict each other.
+            HostsError, SlurmError, NotForwarded: the hosts cannot be used; nothing was started.
+            PlanError: layers and hosts do not fit together; `DoesNotFit` where memory or disk is
+                what lacks.
+            StageFailure: a host cannot be asked, or a stage cannot be started.
+            PipelineMismatch, DraftRefused: the stages do not make one model, or the draft model
+                cannot guess for it.
         """
-        crew = Crew(
-            len(specs),
-            recorder=recorder or NoRecorder(),
-            timeouts=timeouts or Timeouts(),
-            on_status=on_status,
-            policy=policy,
-            spares=spares,
-            on_notice=on_notice,
-        )
-        pipeline = Pipeline(specs, crew, wire_encoding, links)
-        try:
-            await pipeline._open()
-        except StageFailure as failure:
-            await pipeline.aclose()
-            raise (pipeline.failure or failure) from None
-        except BaseException:
-            await pipeline.aclose()
-            raise
-        return pipeline
+        # Imported here, for it starts with this class.
+        from orchestrator.opening import opened_by_options
+        from orchestrator.pipeline_options import pipeline_options
+
+        settled = pipeline_options({"model_id": model_id, **_places(hosts, local), **options})
+        async with opened_by_options(
+            settled, sys.argv, record=record, on_status=on_status, on_notice=on_notice
+        ) as pipeline:
+            yield pipeline
 
     @property
     def facts(self) -> PipelineFacts:
-        """What the stages together are, as they were when all served first."""
-        assert self._facts is not None, "a pipeline that is not started has no facts"
-        return self._facts
-
-    @property
-    def stages(self) -> tuple[StageClient, ...]:
-        """The newest stage of each place."""
-        return tuple(seat.client for seat in self._seats)
+        """What the stages together are: layers, context, end-of-text tokens, capabilities."""
+        return self.stages.facts
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """The label of each stage's host, as it is now."""
-        return tuple(seat.spec.host for seat in self._seats)
-
-    @property
-    def ready(self) -> tuple[Ready, ...]:
-        """The newest ready line of each stage."""
-        return tuple(seat.ready for seat in self._seats if seat.ready is not None)
-
-    @property
-    def encodings_used(self) -> tuple[str, ...]:
-        """The encodings that hidden states have had on the wire so far."""
-        return () if self._encoding is None else tuple(sorted(self._encoding.used))
-
-    @property
-    def links_live(self) -> tuple[bool, ...]:
-        """For each stage but the last, whether it hands hidden states straight on."""
-        return self._links.live
+        return self.stages.hosts
 
     @property
     def failure(self) -> StageFailure | None:
-        """The first failure of any stage that is not recovered: the cause of those after it."""
-        return self._crew.failures[0] if self._crew.failures else None
+        """The first failure of any stage that ended the pipeline for good; None while it lives."""
+        return self.stages.failure
 
     @property
     def recoveries(self) -> Sequence[RecoveryRecord]:
-        """Every attempt to bring a stage back, in the order of their ends."""
-        return self._crew.recoveries
+        """Every attempt to bring a lost stage back, in the order of their ends."""
+        return self.stages.recoveries
+
+    async def generate(
+        self, prompt: str | Sequence[int], **options: Unpack[AnswerOptions]
+    ) -> AsyncGenerator[TokenOutput, None]:
+        """Yield what follows a plain text, token by token.
+
+        Args:
+            prompt: the text, or the ids of its tokens.
+            **options: see `AnswerOptions`.
+
+        Raises:
+            RequestRefused, OpRejected, StageFailure: see `submit`.
+        """
+        given = {"prompt": prompt} if isinstance(prompt, str) else {"tokens": tuple(prompt)}
+        request = request_of(self._name(), prefill_chunk=self.prefill_chunk, **given, **options)
+        async with contextlib.aclosing(self.submit(request)) as tokens:
+            async for token in tokens:
+                yield token
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> AsyncGenerator[TokenOutput, None]:
+        """Yield the answer to a chat, through the model's chat template.
+
+        Args:
+            messages: `{"role": "system" | "user" | "assistant", "content": …}`, oldest first.
+            tools: what the template tells the model of, as OpenAI's interface has them.
+            template_options: more variables for the template, as `enable_thinking`.
+            **options: see `AnswerOptions`.
+
+        Raises:
+            RequestRefused: there is no chat template, for example; see `submit`.
+            OpRejected, StageFailure: see `submit`.
+        """
+        if not self.has_chat_template:
+            raise RequestRefused("the model has no chat template; use generate with a plain text")
+        request = request_of(
+            self._name(),
+            messages=messages,
+            tools=tools,
+            template_options=template_options,
+            prefill_chunk=self.prefill_chunk,
+            **options,
+        )
+        async with contextlib.aclosing(self.submit(request)) as tokens:
+            async for token in tokens:
+                yield token
+
+    async def complete(
+        self,
+        asked: str | Sequence[int] | Sequence[Mapping[str, Any]],
+        **options: Unpack[AnswerOptions],
+    ) -> Completion:
+        """Return a whole answer.
+
+        Args:
+            asked: a plain text, the ids of its tokens, or the messages of a chat.
+            **options: see `AnswerOptions`.
+
+        Raises:
+            RequestRefused, OpRejected, StageFailure: see `submit`.
+        """
+        given: Any = asked
+        is_chat = not isinstance(asked, str) and bool(asked) and isinstance(asked[0], Mapping)
+        answer = self.chat(given, **options) if is_chat else self.generate(given, **options)
+        async with contextlib.aclosing(answer) as tokens:
+            return Completion.of([token async for token in tokens])
+
+    async def submit(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
+        """Yield the answer to a request token by token.
+
+        Closing the generator, or cancelling the task that runs it, cancels the request within one
+        step. Whoever may leave it early closes it (`contextlib.aclosing`); a `break` alone leaves
+        that to the event loop, some time later.
+
+        Args:
+            request: what to generate; its `request_id` is unique among the live requests.
+
+        Raises:
+            RequestRefused: it cannot be served as it is; nothing was computed.
+            OpRejected: a stage refused it and serves on.
+            StageFailure: a stage was lost and could not be brought back.
+            ConnectionError: the pipeline was closed.
+        """
+        tokens = generate(self.stages, request, self._recorder, self._speculator, self.prefixes)
+        async with contextlib.aclosing(tokens):
+            async for token in tokens:
+                yield token
 
     @property
-    def peak_history_bytes(self) -> int:
-        """The most hidden states that were ever held for replay."""
-        return self._crew.history.peak_bytes
+    def has_chat_template(self) -> bool:
+        """Whether `chat` can be used."""
+        return Capability.CHAT_TEMPLATE in self.facts.capabilities
 
-    @property
-    def links_s(self) -> float:
-        """What the links take of one pass through all stages, as far as is known."""
-        return self._scheduler.links_s
-
-    def history_bytes(self, rid: RequestId) -> int:
-        """Return the hidden states that are held of a request for replay."""
-        return self._crew.history.bytes_of(rid)
-
-    async def tokenize(
-        self,
-        rid: RequestId,
-        prompt: str | None = None,
-        messages: Sequence[dict[str, Any]] | None = None,
-    ) -> tuple[int, ...]:
-        """Return the token ids of a prompt, or of messages through the chat template.
+    async def vocabulary(self) -> Vocabulary:
+        """Return what the token ids stand for; asked of the stages once.
 
         Raises:
-            OpRejected, StageFailure, ConnectionError: see `Seat.ask`.
+            OpRejected: the stage that tokenizes cannot tell.
+            StageFailure, ConnectionError: see `submit`.
         """
-        request = Tokenize(
-            request_id=rid,
-            prompt=prompt,
-            messages=None if messages is None else tuple(messages),
-        )
-        return (await self._ask(0, request)).tokens
+        async with self._asking:
+            if self._vocabulary is None:
+                self._vocabulary = await self.stages.vocabulary()
+        return self._vocabulary
 
-    async def detokenize(self, rid: RequestId, tokens: Sequence[int]) -> str:
-        """Return the text of token ids.
+    async def grammars(self) -> Grammars:
+        """Return what answers can be held to, as JSON; made once.
 
         Raises:
-            OpRejected, StageFailure, ConnectionError: see `Seat.ask`.
+            GrammarRefused: the model tells no text of its tokens.
+            OpRejected: the stage that tokenizes cannot tell.
+            StageFailure, ConnectionError: see `submit`.
         """
-        reply = await self._ask(-1, Detokenize(request_id=rid, tokens=tuple(tokens)))
-        return reply.text
+        from orchestrator.grammar.grammars import Grammars
 
-    async def forward(
-        self,
-        rid: RequestId,
-        tokens: Sequence[int],
-        position: int,
-        sampling: Sampling | None,
-        *,
-        timeout_s: float | None = None,
-    ) -> SampledReply:
-        """Run tokens through every stage.
+        vocabulary = await self.vocabulary()
+        async with self._asking:
+            if self._grammars is None:
+                ends = self.facts.eos_token_ids
+                self._grammars = await asyncio.to_thread(Grammars, vocabulary, ends)
+        return self._grammars
+
+    async def score(self, prompt: str | Sequence[int], top_logprobs: int = 0) -> list[TokenScore]:
+        """Return how likely each token of a text is, after those before it.
 
         Args:
-            rid: names the KV cache on each stage; what was sent is kept until its `release`.
-            tokens: ids of consecutive tokens; one at position > 0 is a decode step.
-            position: absolute index of the first.
-            sampling: how to choose the next token; None chooses none (a prefill chunk).
-            timeout_s: for each stage's op.
+            prompt: the text, or the ids of its tokens, at least one.
+            top_logprobs: how many of the likeliest tokens to name at each place.
 
         Raises:
-            OpRejected, StageFailure, ConnectionError: see `Seat.ask`.
+            RequestRefused: there are no tokens, or the last stage cannot score.
+            OpRejected, StageFailure, ConnectionError: see `submit`.
         """
-        chunk = Chunk(tuple(tokens), position)
-        return await self._scheduler.forward(rid, chunk, sampling, timeout_s=timeout_s)
+        from orchestrator.scoring import score
 
-    async def prefill(
-        self,
-        rid: RequestId,
-        tokens: Sequence[int],
-        chunk_tokens: int,
-        sampling: Sampling | None,
-        *,
-        timeout_s: float | None = None,
-    ) -> SampledReply:
-        """Run a prompt from position 0 in chunks; the last one chooses the first token.
-
-        Args:
-            rid: see `forward`.
-            tokens: ids of the prompt.
-            chunk_tokens: tokens of every chunk but the last.
-            sampling: how to choose the token.
-            timeout_s: for each stage's op.
-
-        Raises:
-            OpRejected, StageFailure, ConnectionError: see `Seat.ask`.
-        """
-        chunks = [
-            Chunk(tuple(tokens[start : start + chunk_tokens]), start)
-            for start in range(0, len(tokens), chunk_tokens)
-        ]
-        return await self._scheduler.prefill(rid, chunks, sampling, timeout_s=timeout_s)
-
-    async def verify(
-        self,
-        rid: RequestId,
-        tokens: Sequence[int],
-        position: int,
-        sampling: Sampling,
-        *,
-        timeout_s: float | None = None,
-    ) -> tuple[SampledReply, ...]:
-        """Run tokens through every stage as decode steps and choose a token after each.
-
-        Several calls for one request at consecutive positions may be under way; each stage gets
-        them in the order of the calls. A cancelled one is sent to no further stage, and a later
-        one at a lower position is right whatever was sent.
-
-        Args:
-            rid: see `forward`.
-            tokens: ids of consecutive tokens.
-            position: absolute index of the first, above 0.
-            sampling: how to choose; its `penalty_tokens` include the first of `tokens`.
-            timeout_s: for each stage's op.
-
-        Raises:
-            OpRejected, StageFailure, ConnectionError: see `Seat.ask`.
-        """
-        # One alone is a step like any other.
-        chunk = Chunk(tuple(tokens), position, as_steps=len(tokens) > 1)
-        reply = await self._scheduler.forward(
-            rid, chunk, sampling, each=chunk.as_steps, timeout_s=timeout_s
-        )
-        if not chunk.as_steps:
-            return (reply,)
-        return replies_of_rows(self._seats[-1].spec, rid, len(tokens), reply)
-
-    async def release(self, rid: RequestId) -> None:
-        """Free the request's KV cache on every stage that lives, and forget what was sent."""
-        self._scheduler.forget(rid)
-        self._crew.history.forget(rid)
-        await self._free(rid, len(self._seats))
+        tokens: Sequence[int]
+        if isinstance(prompt, str):
+            tokens = await self.stages.tokenize(self._name(), prompt)
+        else:
+            tokens = tuple(prompt)
+        return await score(self.stages, tokens, top_logprobs, self.prefill_chunk)
 
     def kill(self) -> None:
-        """Send SIGKILL to every stage now; `aclose` is still owed."""
-        self._crew.kill()
+        """Send SIGKILL to every worker now; the end of the block is still owed."""
+        self.stages.kill()
+        if self._speculator is not None:
+            self._speculator.kill()
 
-    async def aclose(self) -> None:
-        """End every stage, all at once, each by its ladder; safe to call again."""
-        left = [task for seat in self._seats if (task := seat.end()) is not None]
-        await self._scheduler.aclose()
-        await self._links.aclose()
-        for task in self._freeing:
-            task.cancel()
-        try:
-            if left or self._freeing:
-                await asyncio.wait({*left, *self._freeing})
-        finally:
-            await self._crew.aclose()
+    def _name(self) -> str:
+        # A server that shares the pipeline names its requests in another way.
+        return f"api-{next(self._numbers)}"
 
-    async def __aenter__(self) -> Pipeline:
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
+def _places(
+    hosts: str | os.PathLike[str] | Sequence[str] | None, local: int | None
+) -> dict[str, object]:
+    """Return the options that say where the stages run.
 
-    async def _open(self) -> None:
-        await at_once(seat.open() for seat in self._seats)
-        self._facts = facts_of([seat.spec for seat in self._seats], self.ready)
-        self._encoding = WireEncoding(self._asked_encoding, self.hosts, self.ready)
-        await self._links.open()
-        self._crew.all_serve()
-
-    async def _ask(self, index: int, request: Request[R], timeout_s: float | None = None) -> R:
-        if self.failure is not None:
-            raise self.failure  # not the symptom that this stage may show by now
-        return await self._seats[index].ask(request, timeout_s)
-
-    async def _through(
-        self, rid: RequestId, chunk: Chunk, end: int, timeout_s: float | None = None
-    ) -> HiddenReply:
-        """Run a chunk through the stages `0:end` and return what comes out."""
-        hidden = await self._ask(0, chunk.first_op(rid), timeout_s)
-        self._crew.history.add(0, rid, chunk, None)
-        with_tokens = self.facts.needs_tokens
-        for index in range(1, end):
-            encoding = self._encoding_of(index, chunk)
-            request = chunk.middle_op(rid, hidden, with_tokens=with_tokens, encoding=encoding)
-            given, hidden = hidden, await self._ask(index, request, timeout_s)
-            self._crew.history.add(index, rid, chunk, given)
-        return hidden
-
-    def _encoding_of(self, index: int, chunk: Chunk) -> str:
-        """Return how a stage shall encode what it replies to a chunk."""
-        assert self._encoding is not None, "a pipeline that is not started runs nothing"
-        return self._encoding.of(chunk, self._seats[index].client.received_bytes_s)
-
-    async def _free(self, rid: RequestId, end: int) -> None:
-        """Free a KV cache on the stages `0:end` that serve."""
-
-        async def one(seat: Seat) -> None:
-            # A lost stage has no cache any more, and a refusal changes nothing for the caller.
-            with contextlib.suppress(StageFailure, OpRejected, ConnectionError):
-                await seat.client.call(Release(request_id=rid))
-
-        await asyncio.gather(*(one(seat) for seat in self._seats[:end] if seat.is_serving))
-
-    def _free_replayed(self, rid: RequestId, *, end: int) -> None:
-        """Forget a replay's own request and have its caches freed, in a task of the pipeline."""
-        self._crew.history.forget(rid)
-        task = asyncio.create_task(self._free(rid, end))
-        self._freeing.add(task)
-        task.add_done_callback(self._freeing.discard)
-
-    def _replay_of(self, index: int, num_stages: int) -> Replay:
-        return Replay(
-            index,
-            num_stages,
-            self._crew.history,
-            through=self._through,
-            release=partial(self._free_replayed, end=index),
-            facts=lambda: self.facts,
-        )
+    Raises:
+        ValueError: both are given.
+    """
+    if hosts is not None and local is not None:
+        raise ValueError(f"hosts and local={local} are both given; give one of them")
+    if hosts is None or isinstance(hosts, str | os.PathLike):
+        return {"hosts": None if hosts is None else Path(hosts), "local": local}
+    return {"hosts": tuple(hosts), "local": local}

@@ -6,38 +6,28 @@ import asyncio
 import contextlib
 import secrets
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from orchestrator.answer import Answer
-from orchestrator.bundle.held import HeldRecorder
 from orchestrator.bundle.mask import Masker
 from orchestrator.bundle.records import Recorder
 from orchestrator.config import Surroundings
-from orchestrator.failures import StageFailure
-from orchestrator.generate import generate
 from orchestrator.interruption import Interrupted, Interruption
+from orchestrator.opening import Settled, opened_in_view, settled
 from orchestrator.pipeline import Pipeline
-from orchestrator.placing import settle
-from orchestrator.plan import Plan
 from orchestrator.prompt import as_messages, read_prompt
-from orchestrator.recovery import RecoveryPolicy
 from orchestrator.request import GenerationRequest, RequestRefused
 from orchestrator.run_bundle import Diary
 from orchestrator.run_options import RunOptions
 from orchestrator.run_report import end_line, report
-from orchestrator.run_speculation import Speculation, speculation_of
 from orchestrator.setting import Setting, plan_setting
-from orchestrator.status import RunDisplay
+from orchestrator.stages import Stages
 from orchestrator.stderr import is_watched, say
-from orchestrator.survey import survey_specs
 from orchestrator.text_output import TextOutput
 from orchestrator.trouble import Trouble, trouble_of
-from worker.protocol.encodings import Encoding
 from worker.protocol.ops import Sampling
 
 
@@ -63,8 +53,8 @@ def _run(options: RunOptions, command: Sequence[str], hold: contextlib.ExitStack
     error_text: str | None = None
     try:
         job = prepare(options, diary.around, hold)
-        plan = _settle(job, diary)
-        recorder = diary.open(job.setting.entries, plan.specs, plan.placement)
+        plan = asyncio.run(settled(options, job.setting, diary))
+        recorder = plan.recorder(diary)
         answer.bundle = diary.path
         asyncio.run(_serve(job, plan, answer, recorder))
     except KeyboardInterrupt:
@@ -92,93 +82,73 @@ def prepare(options: RunOptions, around: Surroundings, hold: contextlib.ExitStac
     return Job(options, setting, read_prompt(options))
 
 
-def _settle(job: Job, diary: Diary) -> Plan:
-    """Plan; what a survey told is in the bundle only where it failed.
-
-    Raises:
-        StageFailure, PlanError, Interrupted: see `settle`.
-    """
-    held = HeldRecorder()
-    try:
-        return asyncio.run(settle(job.setting, held))
-    except StageFailure:
-        held.hand_over(diary.open(job.setting.entries, survey_specs(job.setting)))
-        raise
-
-
-async def _serve(job: Job, plan: Plan, answer: Answer, recorder: Recorder) -> None:
-    output = TextOutput.stdout()
-    for note in plan.notes:
-        _note(answer, note)
+async def _serve(job: Job, plan: Settled, answer: Answer, recorder: Recorder) -> None:
+    text = _Text(answer, shows=not job.options.json)
     try:
         with Interruption(say) as interruption:
-            async with (
-                speculation_of(job.options, job.setting, plan.specs) as speculation,
-                await _start(job, plan, answer, recorder) as pipeline,
-            ):
-                interruption.harder = partial(_kill, pipeline, speculation)
-                answer.started(pipeline.hosts, pipeline.ready)
-                if job.options.wire_encoding == Encoding.INT8_ROW_TOP8 and len(pipeline.ready) > 1:
-                    _note(answer, "hidden states travel as int8-row-top8: near the exact answer")
-                request = _request(job, pipeline.facts.capabilities, answer)
-                speculator, lack = await speculation.of(pipeline)
-                if lack is not None:
-                    _note(answer, lack)
+
+            def started(stages: Stages) -> None:
+                interruption.harder = stages.kill
+                answer.started(stages.hosts, stages.ready)
+
+            async with opened_in_view(
+                plan, recorder, on_notice=text.note, on_started=started, end_text=text.end
+            ) as pipeline:
+                interruption.harder = pipeline.kill
+                request = _request(job, pipeline, text)
                 answer.asked()
-                tokens = generate(pipeline, request, recorder, speculator)
                 try:
-                    async with contextlib.aclosing(tokens):
+                    async with contextlib.aclosing(pipeline.submit(request)) as tokens:
                         async for token in tokens:
                             answer.take(token)
-                            if not job.options.json:
-                                await output.write(token.text)
+                            await text.show(token.text)
                 finally:
-                    answer.ended(pipeline)
+                    answer.ended(pipeline.stages)
     finally:
-        output.close()
+        text.close()
 
 
-async def _start(job: Job, plan: Plan, answer: Answer, recorder: Recorder) -> Pipeline:
-    shown = 0
+class _Text:
+    """The answer on stdout, and the notes beside it on stderr."""
 
-    def end_text() -> None:
-        nonlocal shown
-        if not job.options.json and not answer.ends_line and shown != len(answer.pieces):
+    def __init__(self, answer: Answer, *, shows: bool) -> None:
+        self.answer = answer
+        self._output = TextOutput.stdout()
+        self._shows = shows
+        self._num_ended = 0
+
+    async def show(self, text: str) -> None:
+        """Write the newest piece."""
+        if self._shows:
+            await self._output.write(text)
+
+    def note(self, text: str) -> None:
+        """Tell the user something, and keep it."""
+        self.end()
+        self.answer.notes.append(text)
+        say(f"note: {text}")
+
+    def end(self) -> None:
+        """End the line of the text for what goes to stderr, once."""
+        num_pieces = len(self.answer.pieces)
+        if self._shows and not self.answer.ends_line and self._num_ended != num_pieces:
             end_line()
-        shown = len(answer.pieces)
+        self._num_ended = num_pieces
 
-    def on_notice(text: str) -> None:
-        end_text()
-        _note(answer, text)
-
-    with RunDisplay(plan.specs, sys.stderr, end_text) as display:
-        return await Pipeline.start(
-            plan.specs,
-            recorder=recorder,
-            timeouts=job.setting.timeouts,
-            on_status=display.update,
-            policy=RecoveryPolicy(most_attempts=job.options.restarts),
-            spares=plan.spares,
-            on_notice=on_notice,
-            wire_encoding=job.options.wire_encoding,
-            links=job.options.links,
-        )
+    def close(self) -> None:
+        """End the thread that writes."""
+        self._output.close()
 
 
-def _kill(pipeline: Pipeline, speculation: Speculation) -> None:
-    pipeline.kill()
-    speculation.kill()
-
-
-def _request(job: Job, capabilities: frozenset[str], answer: Answer) -> GenerationRequest:
-    options = job.options
-    is_chat = not options.raw and "chat_template" in capabilities
+def _request(job: Job, pipeline: Pipeline, text: _Text) -> GenerationRequest:
+    options, answer = job.options, text.answer
+    is_chat = not options.raw and pipeline.has_chat_template
     if not is_chat and options.system is not None:
         raise RequestRefused(
             "the model has no chat template, so --system has no place; put its text into the prompt"
         )
     if not is_chat and not options.raw:
-        _note(answer, "the model has no chat template; completing the plain text, as --raw does")
+        text.note("the model has no chat template; completing the plain text, as --raw does")
     if options.temperature > 0:
         answer.seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     return GenerationRequest(
@@ -198,8 +168,3 @@ def _request(job: Job, capabilities: frozenset[str], answer: Answer) -> Generati
         ignore_eos=options.ignore_eos,
         prefill_chunk=options.prefill_chunk,
     )
-
-
-def _note(answer: Answer, note: str) -> None:
-    answer.notes.append(note)
-    say(f"note: {note}")

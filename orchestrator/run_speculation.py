@@ -1,4 +1,4 @@
-"""Whether a run guesses tokens ahead, and the draft model that it starts for that."""
+"""Whether tokens are guessed ahead, and the draft model that is started for that."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from orchestrator.hosts import HostEntry
-from orchestrator.pipeline import Pipeline
-from orchestrator.run_options import RunOptions
+from orchestrator.pipeline_options import PipelineOptions
 from orchestrator.setting import Setting
 from orchestrator.specs import StageSpec
 from orchestrator.speculation.draft_model import check_language, start_draft
 from orchestrator.speculation.speculator import Speculator, lacking
 from orchestrator.stage_specs import Place, spec_of
+from orchestrator.stages import Stages
 
 
 class Speculation:
-    """The choice of one run.
+    """The choice for one pipeline.
 
     Args:
-        options: of the run.
+        options: of the pipeline.
         starting: the draft model, where one was asked for.
     """
 
-    def __init__(self, options: RunOptions, starting: asyncio.Task[Pipeline] | None) -> None:
+    def __init__(self, options: PipelineOptions, starting: asyncio.Task[Stages] | None) -> None:
         self._options = options
         self._starting = starting
 
-    async def of(self, pipeline: Pipeline) -> tuple[Speculator | None, str | None]:
+    async def of(self, pipeline: Stages) -> tuple[Speculator | None, str | None]:
         """Return what guesses for a pipeline, and a note where it cannot though it was asked for.
 
         Raises:
@@ -48,17 +48,10 @@ class Speculation:
         await check_language(pipeline, draft, self._options.draft_model_id or "")
         return Speculator(pipeline, draft), None
 
-    def kill(self) -> None:
-        """End the draft model at once; the end of `speculation_of` is still owed."""
-        if self._starting is not None:
-            self._starting.cancel()
-            if self._starting.done() and not self._starting.cancelled():
-                self._starting.result().kill()
-
 
 @contextlib.asynccontextmanager
 async def speculation_of(
-    options: RunOptions, setting: Setting, specs: Sequence[StageSpec]
+    options: PipelineOptions, setting: Setting, specs: Sequence[StageSpec]
 ) -> AsyncIterator[Speculation]:
     """Start the draft model, if any, beside the stages, and end it with the block."""
     if options.draft_model_id is None:
