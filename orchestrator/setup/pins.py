@@ -11,8 +11,16 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 OLDEST_PYTHON = (3, 11)
-# The orchestrator's own need, or (zstandard) one that a worker can do without.
-_NOT_FOR_WORKERS = ("rich", "packaging", "zstandard")
+# The orchestrator's own needs, and (zstandard) one that a worker can do without.
+_NOT_FOR_WORKERS = (
+    "rich",
+    "packaging",
+    "zstandard",
+    "starlette",
+    "uvicorn",
+    "prometheus-client",
+    "llguidance",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""OpenAI's HTTP interface: bodies read strictly, answers streamed or whole, errors in its shape."""

@@ -1,0 +1,62 @@
+"""What a request needs of the stages beyond the usual, which older workers ignore silently."""
+
+from __future__ import annotations
+
+from orchestrator.pipeline import Pipeline
+from orchestrator.request import GenerationRequest
+from orchestrator.serve.errors import refusal
+from worker.protocol.capabilities import Capability
+
+
+def check_abilities(pipeline: Pipeline, request: GenerationRequest) -> None:
+    """Refuse a request that the stages cannot serve as it is.
+
+    Raises:
+        ApiError: a stage lacks a capability.
+    """
+    last = pipeline.facts.ready[-1].capabilities
+    if request.is_steered and Capability.BIAS not in last:
+        _refuse(
+            "'logit_bias', 'presence_penalty', 'frequency_penalty', 'response_format' and a "
+            "'tool_choice' that asks for a call need",
+            Capability.BIAS,
+            pipeline.hosts[-1],
+        )
+    past = [token_id for token_id in request.logit_bias if token_id >= pipeline.facts.vocab_size]
+    if past:
+        raise refusal(
+            "logit_bias",
+            f"'logit_bias' names token {past[0]}, but the model's ids are below "
+            f"{pipeline.facts.vocab_size}",
+        )
+    if request.messages is not None and not pipeline.has_chat_template:
+        raise refusal(
+            "messages",
+            "the model has no chat template, so it cannot chat: use /v1/completions with a prompt",
+        )
+    if request.tools and Capability.TOOLS not in pipeline.facts.capabilities:
+        raise refusal(
+            "tools",
+            "the model's chat template has no place for tools: leave 'tools' away, or serve a "
+            "model that was made for them",
+        )
+
+
+def check_logprobs(pipeline: Pipeline, *, of_prompt: bool) -> None:
+    """Refuse to tell log probabilities where the stages cannot name or score tokens.
+
+    Raises:
+        ApiError: a stage lacks a capability.
+    """
+    if Capability.VOCABULARY not in pipeline.facts.capabilities:
+        _refuse("'logprobs' needs", Capability.VOCABULARY, pipeline.hosts[0])
+    if of_prompt and Capability.SCORE_TOKENS not in pipeline.facts.ready[-1].capabilities:
+        _refuse("'echo' with 'logprobs' needs", Capability.SCORE_TOKENS, pipeline.hosts[-1])
+
+
+def _refuse(what: str, capability: Capability, host: str) -> None:
+    raise refusal(
+        None,
+        f"{what} a worker with the capability '{capability}', which the stage on {host} does not "
+        "have: leave the field away, or update that worker",
+    )

@@ -1,0 +1,1 @@
+"""The chat page, and what it shows of the stages."""

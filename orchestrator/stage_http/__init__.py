@@ -1,0 +1,1 @@
+"""One stage over HTTP: `orchestrator stage-http`."""

@@ -1,0 +1,224 @@
+"""The options of `orchestrator stage-http`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from orchestrator import option_types
+from orchestrator.host_keys import ENGINES, QUANTIZATIONS
+from orchestrator.pipeline_options import DEFAULT_RESTARTS
+from orchestrator.plan_options import add_cache_flag, add_model_flags
+from orchestrator.serve import limits
+from orchestrator.serve.options import (
+    DEFAULT_CONNECTIONS,
+    DEFAULT_DRAIN_S,
+    DEFAULT_HOST,
+    DEFAULT_PLACES,
+    DEFAULT_QUEUE,
+    port,
+)
+from orchestrator.specs import WorkerOptions
+from worker.protocol import schema
+
+DEFAULT_ROWS = 2048
+# Hidden states are large: 2048 rows of a 70B model are 32 MiB.
+DEFAULT_BODY_BYTES = 64 * limits.MIB
+# What a worker holds; requests without a session need one each while they run.
+_WORKER_SESSIONS = 64
+_MOST_PLACES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageHttpOptions:
+    """What the command line asked for; see `add_options` for the meaning of each."""
+
+    model_id: str | None
+    revision: str | None
+    stub: bool
+    shard_start: int
+    shard_end: int
+    host: str
+    port: int
+    api_key_file: Path | None
+    no_api_key_because: str | None
+    allow_origin: list[str] | None
+    device: str | None
+    quantization: str | None
+    engine: str | None
+    threads: int | None
+    max_context: int | None
+    trust_remote_code: bool
+    cache_dir: str | None
+    start_timeout_s: float | None
+    restarts: int
+    max_rows: int
+    max_body_bytes: int
+    max_concurrent: int
+    max_queue: int
+    max_connections: int
+    receive_timeout_s: float
+    send_timeout_s: float
+    drain_s: float
+
+    @property
+    def model_name(self) -> str:
+        """What clients are told of the model."""
+        return self.model_id or "stub"
+
+    @property
+    def max_sessions(self) -> int:
+        """KV caches that are kept for clients."""
+        return _WORKER_SESSIONS - self.max_concurrent
+
+    @property
+    def worker(self) -> WorkerOptions:
+        """How the worker is started; what one message may have is the memory check's business."""
+        return WorkerOptions(
+            model_id=self.model_id,
+            revision=self.revision,
+            quantization=self.quantization,
+            engine=self.engine,
+            device=self.device,
+            threads=self.threads,
+            max_context=self.max_context,
+            prefill_chunk=self.max_rows,
+            trust_remote_code=self.trust_remote_code,
+            stub=self.stub,
+            cache_dir=self.cache_dir,
+        )
+
+    @property
+    def limits(self) -> limits.Limits:
+        """What one request may cost."""
+        return limits.Limits(
+            max_body_bytes=self.max_body_bytes,
+            receive_timeout_s=self.receive_timeout_s,
+            send_timeout_s=self.send_timeout_s,
+        )
+
+    def complaint(self) -> str | None:
+        """Tell which options cannot be, in one sentence."""
+        if self.model_id is None and not self.stub:
+            return "give --model-id (a folder or a hub id), or --stub for a worker without a model"
+        if self.shard_start >= self.shard_end:
+            return (
+                f"layers {self.shard_start}:{self.shard_end} are no range; --shard-start must be "
+                "below --shard-end, which is not included"
+            )
+        if self.max_concurrent > _MOST_PLACES:
+            return f"--max-concurrent {self.max_concurrent} is too many; give 1 to {_MOST_PLACES}"
+        return None
+
+
+def read_options(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> StageHttpOptions:
+    """Return the options; ends the program with a usage error where they contradict."""
+    values = {field.name: getattr(parsed, field.name) for field in fields(StageHttpOptions)}
+    options = StageHttpOptions(**values)
+    if (complaint := options.complaint()) is not None:
+        parser.error(complaint)
+    return options
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    model = parser.add_argument_group("model and layers")
+    add_model_flags(model, needs_model=False)
+    model.add_argument("--stub", action="store_true", help="no model, for trying out")
+    for flag, kind, letter, text in (
+        ("--shard-start", option_types.whole, "A", "the first layer; 0 takes prompts"),
+        ("--shard-end", option_types.count, "B", "one past the last layer; the end gives tokens"),
+    ):
+        model.add_argument(flag, type=kind, required=True, metavar=letter, help=text)
+    _add_address(parser.add_argument_group("where it is served, and to whom"))
+    _add_worker(parser.add_argument_group("worker"))
+    _add_bounds(parser.add_argument_group("bounds"))
+
+
+def _add_address(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--host",
+        default=DEFAULT_HOST,
+        metavar="ADDRESS",
+        help="where to listen (default: %(default)s; another than loopback needs an API key)",
+    )
+    group.add_argument(
+        "--port", type=port, required=True, metavar="P", help="0 takes a free one and says which"
+    )
+    keys = group.add_mutually_exclusive_group()
+    keys.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="keys that clients must show one of, one a line (default: the one in "
+        "$STAGELINE_API_KEY, if any)",
+    )
+    keys.add_argument(
+        "--no-api-key-because",
+        metavar="REASON",
+        help="listen beyond loopback without a key; the reason goes to stderr",
+    )
+    group.add_argument(
+        "--allow-origin",
+        action="append",
+        metavar="ORIGIN",
+        help="let requests of pages of this origin pass; may be given several times",
+    )
+
+
+def _add_worker(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--device", type=option_types.device, metavar="DEVICE", help="auto, cpu, cuda, cuda:N, mps"
+    )
+    group.add_argument("--quantization", choices=QUANTIZATIONS, help="default: bfloat16")
+    group.add_argument("--engine", choices=ENGINES, help="fast (default), stock, graphs")
+    group.add_argument(
+        "--threads", type=option_types.count, metavar="N", help="compute threads (default: cores)"
+    )
+    group.add_argument(
+        "--max-context", type=option_types.count, metavar="N", help="most positions of a session"
+    )
+    group.add_argument(
+        "--trust-remote-code", action="store_true", help="run code that comes with the model"
+    )
+    add_cache_flag(group)
+    group.add_argument(
+        "--start-timeout-s",
+        type=option_types.number(schema.POSITIVE_NUMBER),
+        metavar="S",
+        help="seconds that the worker may take to load, downloads aside (default: 3600)",
+    )
+    group.add_argument(
+        "--restarts",
+        type=option_types.whole,
+        default=DEFAULT_RESTARTS,
+        metavar="N",
+        help="times in a row that a lost worker is started again; then this ends with its exit "
+        "code (default: %(default)s)",
+    )
+
+
+def _add_bounds(group: argparse._ArgumentGroup) -> None:
+    for flag, kind, default, text in (
+        ("--max-rows", option_types.count, DEFAULT_ROWS, "rows of one message; 400 above"),
+        ("--max-body-bytes", option_types.count, DEFAULT_BODY_BYTES, "size of a body; 413 above"),
+        ("--max-concurrent", option_types.count, DEFAULT_PLACES, "requests at work at once"),
+        ("--max-queue", option_types.whole, DEFAULT_QUEUE, "requests that wait; 429 above"),
+        ("--max-connections", option_types.count, DEFAULT_CONNECTIONS, "at once; 503 above"),
+    ):
+        group.add_argument(
+            flag, type=kind, default=default, metavar="N", help=f"{text} (default: %(default)s)"
+        )
+    for flag, default_s, text in (
+        ("--receive-timeout-s", limits.DEFAULT_RECEIVE_TIMEOUT_S, "for a head, and for a body"),
+        ("--send-timeout-s", limits.DEFAULT_SEND_TIMEOUT_S, "that a reply may be left unread"),
+        ("--drain-s", DEFAULT_DRAIN_S, "that requests may take to end after SIGTERM or Ctrl-C"),
+    ):
+        group.add_argument(
+            flag,
+            type=option_types.number(schema.NON_NEGATIVE_NUMBER),
+            default=default_s,
+            metavar="S",
+            help=f"{text} (default: %(default)g)",
+        )
