@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.bundle.records import RecoveryRecord
 from orchestrator.generate import Finish, TokenOutput
 from orchestrator.meter import Meter, Timings
-from orchestrator.pipeline import Pipeline
+from orchestrator.stages import Stages
 from orchestrator.trouble import Trouble
 from worker.protocol.ready import Ready
 from worker.protocol.schema import to_fields
@@ -59,7 +59,7 @@ class Answer:
         """Note that the request begins."""
         self._meter = Meter()
 
-    def ended(self, pipeline: Pipeline) -> None:
+    def ended(self, pipeline: Stages) -> None:
         """Note what became of the stages."""
         self.hosts, self.ready = pipeline.hosts, pipeline.ready
         self.recoveries = tuple(pipeline.recoveries)

@@ -152,6 +152,7 @@ def host_specs(setting: Setting) -> Sequence[StageSpec]:
             layers=None,
             device=None,
             quantization=None,
+            engine=None,
             memory_bytes=None,
             text="",
         )

@@ -11,11 +11,14 @@ from orchestrator import __version__, cache_command, fetch_command, plan_command
 from orchestrator.benchmark import command as bench_command
 from orchestrator.bundle import command as bundle_command
 from orchestrator.bundle.location import default_folder
+from orchestrator.chat import command as chat_command
 from orchestrator.config import surroundings
 from orchestrator.doctor import command as doctor_command
 from orchestrator.exit_words import exit_words
 from orchestrator.run_options import add_options, read_options
+from orchestrator.serve import command as serve_command
 from orchestrator.setup import command as setup_command
+from orchestrator.stage_http import command as stage_http_command
 
 _DESCRIPTION = "Split one language model over several hosts and stream exactly the text it gives."
 _RUN = """\
@@ -23,6 +26,9 @@ Start one worker for each stage, answer one prompt, end the workers.
 stdout gets the text and nothing else; everything else goes to stderr."""
 _RUN_USAGE = "%(prog)s (--hosts FILE | --local N | --slurm) --model-id ID [--prompt TEXT] [options]"
 _COMMANDS = {
+    "chat": chat_command,
+    "serve": serve_command,
+    "stage-http": stage_http_command,
     "bench": bench_command,
     "plan": plan_command,
     "fetch": fetch_command,

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 DEFAULT_SSH_COMMAND = "ssh"
 
 # Their values are masked wherever a bundle would hold them.
-_SECRET_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN")
+API_KEY = "STAGELINE_API_KEY"
+_SECRET_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN", API_KEY)
 # What a worker needs to reach the hub as this machine does; programs differ in the case they read.
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 FORWARDED = ("HF_TOKEN", "HF_ENDPOINT", *_PROXIES, *map(str.lower, _PROXIES))
@@ -30,12 +31,14 @@ class Surroundings:
         variables: the environment itself, for what is forwarded by name.
         python_path: what PYTHONPATH says, "" where it is unset; local workers keep it, behind
             the folder of this program.
+        api_key: what clients of a server must show, "" where the environment names none.
     """
 
     state_dir: Path
     cores: int
     secrets: tuple[str, ...]
     python_path: str = ""
+    api_key: str = field(default="", repr=False)
     variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
     def forwarded(self, names: Sequence[str] = ()) -> dict[str, str]:
@@ -85,6 +88,7 @@ def surroundings(environ: Mapping[str, str] | None = None) -> Surroundings:
         cores=_usable_cores(),
         secrets=tuple(environ[name] for name in _SECRET_VARIABLES if environ.get(name)),
         python_path=environ.get("PYTHONPATH", ""),
+        api_key=environ.get(API_KEY, ""),
         variables=MappingProxyType(dict(environ)),
     )
 

@@ -25,6 +25,18 @@ _OWN: Mapping[str, Mapping[ExitCode, str | None]] = {
         ExitCode.UNCAUGHT: "an unexpected error; the traceback is on stderr and in the bundle",
         ExitCode.PEER_GONE: f"{_HOST_LOST}, and could not be brought back",
     },
+    "serve": {
+        ExitCode.OK: None,
+        ExitCode.UNCAUGHT: "an unexpected error; the traceback is on stderr and in the bundle",
+        ExitCode.USAGE: "wrong usage or configuration, or the port is taken; nothing was started",
+        ExitCode.PEER_GONE: f"{_HOST_LOST}, and will not be brought back (--restarts 0)",
+        ExitCode.INTERRUPTED: "ended in order by Ctrl-C; signal n ends it with 128 + n",
+    },
+    "stage-http": {
+        ExitCode.OK: None,
+        ExitCode.PEER_GONE: "the worker died, hung or broke the protocol, and the restarts are "
+        "used up",
+    },
     "fetch": {ExitCode.LOAD_FAILED: "the model could not be found, fetched or supported"},
     "cache": {
         ExitCode.LOAD_FAILED: "bytes are not as they were fetched, or there is nothing to remove",

@@ -9,7 +9,7 @@ from typing import Any
 from worker.protocol.sizes import parse_bytes
 
 QUANTIZATIONS = ("bfloat16", "int8", "nf4", "int8-weight", "int4-weight")
-ENGINES = ("fast", "stock")
+ENGINES = ("fast", "stock", "graphs")
 CODES = ("shipped", "installed")
 MAX_SLOTS = 1024
 
@@ -45,6 +45,12 @@ def _quantization(text: str) -> str:
     return text
 
 
+def _engine(text: str) -> str:
+    if text not in ENGINES:
+        raise ValueError(f"engine={text} must be one of {', '.join(ENGINES)}")
+    return text
+
+
 def _code(text: str) -> str:
     if text not in CODES:
         raise ValueError(
@@ -71,5 +77,6 @@ KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "code": ("code", _code),
     "device": ("device", read_device),
     "quantization": ("quantization", _quantization),
+    "engine": ("engine", _engine),
     "memory": ("memory_bytes", _memory),
 }

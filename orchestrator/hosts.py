@@ -48,6 +48,7 @@ class HostEntry:
     code: Literal["shipped", "installed"] = "shipped"
     device: str | None = None
     quantization: str | None = None
+    engine: str | None = None
     memory_bytes: int | None = None
     env: tuple[tuple[str, str], ...] = ()
     text: str = field(default="", compare=False)

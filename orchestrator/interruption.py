@@ -36,11 +36,13 @@ class Interruption:
 
     Attributes:
         signal: the first one that came.
+        softer: what the first signal does in place of cancelling; it says so itself.
         harder: ends everything that can be ended at once.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.signal: signal.Signals | None = None
+        self.softer: Callable[[signal.Signals], None] | None = None
         self.harder: Callable[[], None] = lambda: None
         self._say = say
         self._taken = [s for s in SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
@@ -69,6 +71,9 @@ class Interruption:
     def _take(self, task: asyncio.Task[Any], number: signal.Signals) -> None:
         if self.signal is None:
             self.signal = number
+            if self.softer is not None:
+                self.softer(number)
+                return
             self._say(f"{number.name}: ending the stages; a second one ends them at once")
         else:
             self.harder()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from orchestrator.bundle.records import RequestRecord
 from orchestrator.request import GenerationRequest
 from orchestrator.token_source import Guesses
+from worker.protocol.ops import RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +28,23 @@ class Timings:
 
 @dataclass(slots=True)
 class Meter:
-    """Counts one request from its making on."""
+    """Counts one request from its making on.
+
+    Attributes:
+        cached_tokens: of the prompt, those that the stages held; None before it is computed.
+        prefix_reuse: see `Reuse`.
+        caches: name of its KV caches, and of its ops.
+        history_bytes: hidden states kept for recovery at its end.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     finish_reason: str = "cancelled"
     guesses: Guesses | None = None
+    cached_tokens: int | None = None
+    prefix_reuse: str | None = None
+    caches: RequestId = None
+    history_bytes: int = 0
     _wall_ms: float = field(default_factory=lambda: time.time_ns() / 1e6)
     _start_s: float = field(default_factory=time.perf_counter)
     _first_s: float | None = None
@@ -57,8 +69,8 @@ class Meter:
             duration_ms=(self._newest_s - self._start_s) * 1e3,
         )
 
-    def record(self, request: GenerationRequest, history_bytes: int) -> RequestRecord:
-        """Return what the bundle keeps; `history_bytes` were kept for recovery."""
+    def record(self, request: GenerationRequest) -> RequestRecord:
+        """Return what the bundle keeps."""
         timings = self.timings()
         return RequestRecord(
             rid=request.request_id,
@@ -69,7 +81,10 @@ class Meter:
             ttft_ms=timings.ttft_ms,
             duration_ms=(time.perf_counter() - self._start_s) * 1e3,
             decode_tokens_per_s=timings.tokens_per_s,
-            history_bytes=history_bytes,
+            cached_tokens=self.cached_tokens,
+            prefix_reuse=self.prefix_reuse,
+            caches=None if self.caches == request.request_id else self.caches,
+            history_bytes=self.history_bytes,
             guessed_tokens=None if self.guesses is None else self.guesses.drafted,
             right_guesses=None if self.guesses is None else self.guesses.accepted,
             options=request.options(),

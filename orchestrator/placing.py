@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.bundle.records import Recorder
-from orchestrator.errand_run import run_errands
+from orchestrator.errand_run import RunErrands, run_errands
 from orchestrator.hosts import HostEntry
 from orchestrator.layer_plan import PlanError, Wish, plan_layers
 from orchestrator.placement import Slot, place
@@ -33,7 +33,9 @@ def has_choice(setting: Setting) -> bool:
     return len(kinds) > 1 or not slots[0].is_local
 
 
-async def settle(setting: Setting, recorder: Recorder | None = None) -> Plan:
+async def settle(
+    setting: Setting, recorder: Recorder | None = None, errands: RunErrands = run_errands
+) -> Plan:
     """Plan the stages, with a survey of the hosts where they have a choice.
 
     Raises:
@@ -44,10 +46,12 @@ async def settle(setting: Setting, recorder: Recorder | None = None) -> Plan:
     """
     if not has_choice(setting):
         return make_plan(setting.entries, setting.worker, setting.ways)
-    return placed_plan(setting, await ask(setting, recorder))
+    return placed_plan(setting, await ask(setting, recorder, errands))
 
 
-async def ask(setting: Setting, recorder: Recorder | None = None) -> Survey:
+async def ask(
+    setting: Setting, recorder: Recorder | None = None, errands: RunErrands = run_errands
+) -> Survey:
     """Survey the hosts and the model.
 
     Raises:
@@ -55,7 +59,7 @@ async def ask(setting: Setting, recorder: Recorder | None = None) -> Survey:
         Interrupted: a signal came.
     """
     specs = survey_specs(setting)
-    return read_survey(setting, specs, await run_errands(specs, setting.timeouts, recorder))
+    return read_survey(setting, specs, await errands(specs, setting.timeouts, recorder))
 
 
 def placed_plan(setting: Setting, survey: Survey) -> Plan:

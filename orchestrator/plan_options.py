@@ -22,11 +22,12 @@ class ReachOptions:
     """Which hosts, how they are reached, and where they keep weights.
 
     Attributes:
+        hosts: the path of a hosts file, or its lines.
         slurm: options of salloc, "" for the allocation that this program runs in; None for hosts
             that Slurm does not hold.
     """
 
-    hosts: Path | None
+    hosts: Path | tuple[str, ...] | None
     local: int | None
     accept_new: bool
     ssh_command: str
@@ -184,7 +185,8 @@ def _add_workers(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--engine",
         choices=ENGINES,
-        help="fast (default), or stock: torch's kernels and the model's own forward alone",
+        help="fast (default); stock: torch's kernels and the model's own forward alone; graphs: "
+        "CUDA graphs, never run on a GPU so far",
     )
     group.add_argument(
         "--device", type=option_types.device, metavar="DEVICE", help="auto, cpu, cuda, cuda:N, mps"

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from orchestrator.config import Surroundings
-from orchestrator.hosts import HostEntry, read_hosts
+from orchestrator.hosts import HostEntry, parse_hosts, read_hosts
 from orchestrator.plan_options import PlanOptions, ReachOptions
 from orchestrator.specs import WorkerOptions
 from orchestrator.stage_specs import Ways
@@ -86,7 +86,10 @@ def reach_setting(options: ReachOptions, around: Surroundings, hold: ExitStack) 
     """
     limit_s = options.start_timeout_s
     hosts_name = "" if options.hosts is None else str(options.hosts)
-    if options.hosts is not None:
+    if isinstance(options.hosts, tuple):
+        hosts_name = "hosts"
+        entries = parse_hosts("\n".join(options.hosts).encode(), hosts_name)
+    elif options.hosts is not None:
         entries = read_hosts(options.hosts)
     elif options.slurm is not None:
         # Imported here, for those who have no Slurm.

@@ -83,6 +83,7 @@ def _options(place: Place, options: WorkerOptions, ways: Ways, local_workers: in
         options,
         device=entry.device or options.device,
         quantization=entry.quantization or options.quantization,
+        engine=entry.engine or options.engine,
         memory_limit_bytes=entry.memory_bytes or options.memory_limit_bytes,
     )
     if entry.is_local:

@@ -146,7 +146,14 @@ def _place(entry: HostEntry) -> HostEntry:
     # the name of a machine does not.
     line = 0 if entry.command is None or entry.name is not None else entry.line
     return replace(
-        entry, line=line, slots=1, layers=None, quantization=None, memory_bytes=None, text=""
+        entry,
+        line=line,
+        slots=1,
+        layers=None,
+        quantization=None,
+        engine=None,
+        memory_bytes=None,
+        text="",
     )
 
 

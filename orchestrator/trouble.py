@@ -17,6 +17,8 @@ from orchestrator.layer_plan import PlanError
 from orchestrator.placement import DoesNotFit
 from orchestrator.prompt import PromptError
 from orchestrator.request import RequestRefused
+from orchestrator.serve.keys import KeysError
+from orchestrator.serve.listener import CannotListen
 from orchestrator.slurm.allocation import SlurmError
 from orchestrator.speculation.draft_model import DraftRefused
 from orchestrator.text_output import OutputClosed, OutputFailed
@@ -31,6 +33,8 @@ _USAGE = (
     RequestRefused,
     PipelineMismatch,
     DraftRefused,
+    KeysError,
+    CannotListen,
 )
 _REJECTED = {
     ErrorCode.BAD_FIELD: ExitCode.USAGE,

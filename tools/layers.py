@@ -37,7 +37,7 @@ ENVIRONMENT_HOMES = (
 ENVIRONMENT = ("os.environ", "os.environb", "os.getenv", "os.getenvb")
 MESSAGES = tuple(f"worker.protocol.{name}" for name in ("ops", "events", "codec", "schema"))
 RUNNING = tuple(
-    f"orchestrator.{name}" for name in ("transport", "stage", "scheduler", "pipeline", "generate")
+    f"orchestrator.{name}" for name in ("transport", "stage", "scheduler", "stages", "generate")
 )
 FRONT = ("orchestrator.cli", "orchestrator.serve", "orchestrator.bundle")
 
@@ -47,7 +47,7 @@ FORBIDDEN: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("orchestrator.transport", RUNNING[1:] + FRONT, "transport is the lowest layer"),
     ("orchestrator.stage", RUNNING[2:] + FRONT[:2], "a stage knows no other stage"),
     (
-        "orchestrator.pipeline",
+        "orchestrator.stages",
         (
             "subprocess",
             "orchestrator.transport.local",

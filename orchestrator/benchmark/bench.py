@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from orchestrator.benchmark.guessed import GuessRounds
 from orchestrator.benchmark.options import BenchOptions
 from orchestrator.benchmark.page import page_of
 from orchestrator.benchmark.result import BenchResult
@@ -24,7 +25,10 @@ from orchestrator.command import put
 from orchestrator.interruption import Interruption
 from orchestrator.pipeline import Pipeline
 from orchestrator.run_bundle import Diary
+from orchestrator.run_speculation import speculation_of
 from orchestrator.setting import Setting, plan_setting
+from orchestrator.speculation.speculator import Speculator
+from orchestrator.stages import Stages
 from orchestrator.status import RunDisplay
 from orchestrator.stderr import is_watched, say
 from orchestrator.trouble import trouble_of
@@ -50,6 +54,11 @@ async def bench(options: BenchOptions, command: Sequence[str], hold: ExitStack) 
         if diary.path is not None:
             say(f"see: orchestrator bundle diagnose {diary.path}")
         raise
+    if result.guesses is not None and not result.guesses.same_tokens:
+        sentence = "guesses changed the tokens of an answer, which they never may; see the table"
+        diary.close(ExitCode.UNCAUGHT, sentence)
+        say(f"error: {sentence}")
+        return ExitCode.UNCAUGHT
     diary.close(ExitCode.OK, None)
     return ExitCode.OK
 
@@ -62,26 +71,53 @@ async def _measured(options: BenchOptions, diary: Diary, hold: ExitStack) -> Ben
     recorder = Tap(diary.open(setting.entries, found.plan.specs, found.plan.placement))
     with Interruption(say) as interruption:
         began_s = time.perf_counter()
-        async with await _start(found, setting, recorder) as pipeline:
+        async with (
+            speculation_of(options, setting, found.plan.specs) as speculation,
+            await _start(found, setting, recorder) as pipeline,
+        ):
             interruption.harder = pipeline.kill
             ready_ms = (time.perf_counter() - began_s) * 1e3
-            workload = await Workload.fitted(
-                pipeline,
-                prompt_tokens=options.prompt_tokens,
-                new_tokens=options.new_tokens,
-                prefill_chunk=options.prefill_chunk,
-            )
-            rounds = Rounds(pipeline, recorder, workload)
-            first = await rounds.warm_up()
-            for number in range(options.rounds):
-                await rounds.run(options.streams, number, options.rounds)
-            return Summary(options, found, pipeline, ready_ms).result(first, rounds)
+            speculator, lack = await speculation.of(pipeline)
+            if speculator is not None:
+                interruption.harder = Pipeline(pipeline, recorder, speculator).kill
+            if lack is not None:
+                say(f"note: {lack}")
+            summary = Summary(options, found, pipeline, ready_ms)
+            notes = () if lack is None else (lack,)
+            return await _asked(options, pipeline, recorder, speculator, summary, notes)
 
 
-async def _start(found: Planned, setting: Setting, recorder: Recorder) -> Pipeline:
+async def _asked(
+    options: BenchOptions,
+    pipeline: Stages,
+    tap: Tap,
+    speculator: Speculator | None,
+    summary: Summary,
+    notes: tuple[str, ...],
+) -> BenchResult:
+    workload = await Workload.fitted(
+        pipeline,
+        prompt_tokens=options.prompt_tokens,
+        new_tokens=options.new_tokens,
+        prefill_chunk=options.prefill_chunk,
+    )
+    rounds = Rounds(pipeline, tap, workload)
+    guessing = None if speculator is None else GuessRounds(pipeline, tap, workload, speculator)
+    first = await rounds.warm_up()
+    if guessing is not None:
+        await guessing.warm_up()
+    for number in range(options.rounds):
+        await rounds.run(options.streams, number, options.rounds)
+        if guessing is not None:
+            await guessing.run(number, options.rounds)
+    guesses = None if guessing is None else guessing.result(options.draft_model_id)
+    return summary.result(first, rounds, guesses, notes)
+
+
+async def _start(found: Planned, setting: Setting, recorder: Recorder) -> Stages:
     """Start the stages; a stage that is lost ends the bench, for its figures would be odd."""
     with RunDisplay(found.plan.specs, sys.stderr, lambda: None) as display:
-        return await Pipeline.start(
+        return await Stages.start(
             found.plan.specs,
             recorder=recorder,
             timeouts=setting.timeouts,

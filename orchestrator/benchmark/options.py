@@ -7,24 +7,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator import option_types
-from orchestrator.plan_options import PlanOptions, add_plan_options, options_from
+from orchestrator.links.names import STAR
+from orchestrator.pipeline_options import (
+    PipelineOptions,
+    add_bundle_flags,
+    add_speculation_flags,
+)
+from orchestrator.plan_options import add_plan_options, options_from
+from orchestrator.wire_encoding import AUTO
 
 DEFAULT_STREAMS = (1, 2, 4, 8, 16)
 _MOST_STREAMS = 64  # As many KV caches as a worker holds.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions(PlanOptions):
+class BenchOptions(PipelineOptions):
     """What the command line asked for; see `add_options` for the meaning of each."""
 
-    stub: bool
     prompt_tokens: int
     new_tokens: int
     streams: tuple[int, ...]
     rounds: int
     html: Path | None
-    bundle_dir: Path | None
-    no_bundle: bool
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +37,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--stub", action="store_true", help="workers without a model, for trying out"
     )
+    add_speculation_flags(
+        parser.add_argument_group("speculation (measured beside decoding without)")
+    )
+    # A stage that is started again, or a prompt that is known, would make odd figures.
+    parser.set_defaults(restarts=0, prefix_reuse="off", links=STAR, wire_encoding=AUTO)
     work = parser.add_argument_group("what is measured")
     for flag, default, text in (
         ("--prompt-tokens", 256, "tokens of each prompt, about"),
@@ -62,20 +71,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write one self-contained page with the tables and plots",
     )
-    bundle = output.add_mutually_exclusive_group()
-    bundle.add_argument(
-        "--bundle-dir", type=Path, metavar="DIR", help="folder to make the diagnostic bundle in"
-    )
-    bundle.add_argument("--no-bundle", action="store_true", help="write no diagnostic bundle")
+    add_bundle_flags(output)
 
 
 def read_options(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> BenchOptions:
     """Return the options; ends the program with a usage error where they contradict."""
     options = options_from(BenchOptions, parsed)
-    if options.model_id is None and not options.stub:
-        parser.error(
-            "give --model-id (a folder or a hub id), or --stub for workers without a model"
-        )
+    if (complaint := options.complaint()) is not None:
+        parser.error(complaint)
     if options.new_tokens < 2:
         parser.error(
             f"--new-tokens {options.new_tokens} has nothing after the first; give 2 or more"

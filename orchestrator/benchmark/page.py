@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
-from orchestrator.benchmark.plot import HEIGHT, WIDTH, stage_bars, throughput
+from orchestrator.benchmark.guess_result import GuessResult
+from orchestrator.benchmark.plot import HEIGHT, WIDTH, guess_bars, stage_bars, throughput
 from orchestrator.benchmark.result import BenchResult
 from orchestrator.benchmark.tables import (
+    GUESS_HEADINGS,
     LEVEL_HEADINGS,
     STAGE_HEADINGS,
     alone_rows,
+    guess_heading,
+    guess_method,
+    guess_rows,
     headline,
     level_rows,
     method,
@@ -41,9 +47,22 @@ def page_of(result: BenchResult) -> str:
         levels=level_rows(result),
         line=throughput(result),
         bars=stage_bars(result),
+        guessed=_guessed(result.guesses),
         width=WIDTH,
         height=HEIGHT,
     )
+
+
+def _guessed(guesses: GuessResult | None) -> dict[str, Any] | None:
+    if guesses is None:
+        return None
+    return {
+        "heading": guess_heading(guesses),
+        "headings": GUESS_HEADINGS,
+        "rows": guess_rows(guesses),
+        "method": guess_method(guesses),
+        "bars": guess_bars(guesses),
+    }
 
 
 @cache  # Compiling a template takes longer than filling it; it never changes.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from orchestrator.benchmark.figure import Figure
+from orchestrator.benchmark.guess_result import GuessResult
 from orchestrator.benchmark.result import BenchResult
 
 WIDTH, HEIGHT = 1000.0, 260.0
@@ -54,6 +56,18 @@ class StageBar:
     parts: tuple[Part, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SpeedBar:
+    """A median speed with its spread, in percent of the highest that is drawn."""
+
+    name: str
+    kind: str
+    width: float
+    low_x: float
+    high_x: float
+    title: str
+
+
 def throughput(result: BenchResult) -> Line:
     """Return tokens/s of all requests together; numbers of requests at even distances."""
     levels = result.levels
@@ -95,6 +109,30 @@ def stage_bars(result: BenchResult) -> tuple[StageBar, ...]:
             x += width
         bars.append(StageBar(stage.stage, stage.host, tuple(parts)))
     return tuple(bars)
+
+
+def guess_bars(guesses: GuessResult) -> tuple[SpeedBar, ...]:
+    """Return two bars for each text: without guesses, and with."""
+    ways: list[tuple[str, str, Figure]] = []
+    for text in guesses.texts:
+        ways.append((f"{text.name}, without", "wire", text.plain_tokens_per_s))
+        ways.append((f"{text.name}, with", "compute", text.guessed_tokens_per_s))
+    highest = max(max(figure.values) for _, _, figure in ways)
+
+    def x(value: float) -> float:
+        return round(100 * value / max(highest, 1e-9), 2)
+
+    return tuple(
+        SpeedBar(
+            name,
+            kind,
+            x(figure.median),
+            x(min(figure.values)),
+            x(max(figure.values)),
+            f"{name}: {figure.words()} tokens/s",
+        )
+        for name, kind, figure in ways
+    )
 
 
 def _round_top(highest: float) -> tuple[float, float]:

@@ -2,43 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from statistics import median
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A number that was measured once a round."""
-
-    values: tuple[float, ...]
-
-    @staticmethod
-    def of(values: Iterable[float]) -> Figure:
-        """Take the values of all rounds, at least one."""
-        return Figure(tuple(values))
-
-    @property
-    def median(self) -> float:
-        """The middle one."""
-        return median(self.values)
-
-    def words(self, digits: int = 1) -> str:
-        """Return `12.3 (11.9-12.8)`; of one value that alone."""
-        middle = f"{self.median:.{digits}f}"
-        if len(self.values) == 1:
-            return middle
-        return f"{middle} ({min(self.values):.{digits}f}-{max(self.values):.{digits}f})"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the median, the ends of the spread and every value."""
-        return {
-            "median": round(self.median, 4),
-            "low": round(min(self.values), 4),
-            "high": round(max(self.values), 4),
-            "values": [round(value, 4) for value in self.values],
-        }
+from orchestrator.benchmark.figure import Figure
+from orchestrator.benchmark.guess_result import GuessResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +110,7 @@ class BenchResult:
         versions: of this program and of the libraries on the first stage.
         ready_ms: from the start of the stages until all served.
         token_ms: between two tokens of one request alone.
+        guesses: what guessing ahead gained; None where that was off.
     """
 
     model: str
@@ -160,6 +129,7 @@ class BenchResult:
     token_ms: Figure
     stages: tuple[StageResult, ...]
     levels: tuple[LevelResult, ...]
+    guesses: GuessResult | None = None
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -184,5 +154,6 @@ class BenchResult:
             },
             "stages": [stage.to_json() for stage in self.stages],
             "levels": [level.to_json() for level in self.levels],
+            "speculation": None if self.guesses is None else self.guesses.to_json(),
             "notes": list(self.notes),
         }

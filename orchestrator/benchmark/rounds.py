@@ -10,7 +10,7 @@ from orchestrator.benchmark.stream import StreamSample, run_streams
 from orchestrator.benchmark.tap import Tap
 from orchestrator.benchmark.token_time import AloneSample, alone_sample, busy_shares
 from orchestrator.benchmark.workload import Workload
-from orchestrator.pipeline import Pipeline
+from orchestrator.stages import Stages
 from orchestrator.stderr import say
 
 
@@ -38,7 +38,7 @@ class Rounds:
         levels: by the number of requests at once, one sample of each round.
     """
 
-    def __init__(self, pipeline: Pipeline, tap: Tap, workload: Workload) -> None:
+    def __init__(self, pipeline: Stages, tap: Tap, workload: Workload) -> None:
         self._pipeline = pipeline
         self._tap = tap
         self._workload = workload

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from statistics import median
 
 from orchestrator import __version__
+from orchestrator.benchmark.figure import Figure
+from orchestrator.benchmark.guess_result import GuessResult
 from orchestrator.benchmark.options import BenchOptions
 from orchestrator.benchmark.result import (
     BenchResult,
-    Figure,
     FirstRequest,
     LevelResult,
     StageResult,
@@ -19,22 +20,28 @@ from orchestrator.benchmark.rounds import LevelSample, Rounds
 from orchestrator.benchmark.stream import StreamSample
 from orchestrator.benchmark.surveyed import Planned
 from orchestrator.benchmark.token_time import AloneSample
-from orchestrator.pipeline import Pipeline
+from orchestrator.stages import Stages
 
 
 class Summary:
     """Makes the result of a bench."""
 
     def __init__(
-        self, options: BenchOptions, found: Planned, pipeline: Pipeline, ready_ms: float
+        self, options: BenchOptions, found: Planned, pipeline: Stages, ready_ms: float
     ) -> None:
         self._options = options
         self._found = found
         self._pipeline = pipeline
         self._ready_ms = ready_ms
 
-    def result(self, first: StreamSample, rounds: Rounds) -> BenchResult:
-        """Return it."""
+    def result(
+        self,
+        first: StreamSample,
+        rounds: Rounds,
+        guesses: GuessResult | None,
+        notes: tuple[str, ...],
+    ) -> BenchResult:
+        """Return it; `notes` come after those of the plan."""
         options, ready, alone = self._options, self._pipeline.ready, rounds.alone
         numerics = ready[0].numerics or {}
         return BenchResult(
@@ -56,7 +63,8 @@ class Summary:
             levels=tuple(
                 level_result(count, samples) for count, samples in sorted(rounds.levels.items())
             ),
-            notes=self._found.plan.notes,
+            guesses=guesses,
+            notes=(*self._found.plan.notes, *notes),
         )
 
     def _stages(self, alone: Sequence[AloneSample]) -> tuple[StageResult, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.benchmark.guess_result import GuessedText, GuessResult
 from orchestrator.benchmark.result import BenchResult, LevelResult, StageResult
 from orchestrator.bundle.screen import Screen, Table
 from orchestrator.bundle.words import printable, size, span
@@ -27,6 +28,15 @@ LEVEL_HEADINGS = (
     ">longest gap ms",
     ">stages busy",
 )
+GUESS_HEADINGS = (
+    "text",
+    ">tokens/s without",
+    ">tokens/s with",
+    ">x",
+    ">guessed",
+    ">of them right",
+    "tokens",
+)
 _UNKNOWN = "-"
 
 
@@ -41,6 +51,10 @@ def show_result(result: BenchResult, screen: Screen) -> None:
     if len(result.levels) > 1:
         screen.heading("Several requests at once")
         screen.table(Table(LEVEL_HEADINGS, level_rows(result)))
+    if result.guesses is not None:
+        screen.heading(guess_heading(result.guesses))
+        screen.table(Table(GUESS_HEADINGS, guess_rows(result.guesses)))
+        screen.line(guess_method(result.guesses))
 
 
 def headline(result: BenchResult) -> str:
@@ -106,3 +120,37 @@ def _level_row(level: LevelResult, one_tokens_per_s: float) -> tuple[str, ...]:
         level.longest_gap_ms.words(0),
         " ".join(f"{figure.median:.0%}" for figure in level.busy),
     )
+
+
+def guess_heading(guesses: GuessResult) -> str:
+    """Return who guessed."""
+    if guesses.draft_model is None:
+        return "Tokens guessed ahead, from what the text had before"
+    return f"Tokens guessed ahead, by {printable(guesses.draft_model, 200)}"
+
+
+def guess_rows(guesses: GuessResult) -> tuple[tuple[str, ...], ...]:
+    """Return the cells under `GUESS_HEADINGS`, a row for each text."""
+    return tuple(_guess_row(text) for text in guesses.texts)
+
+
+def _guess_row(text: GuessedText) -> tuple[str, ...]:
+    share = text.accepted_share
+    return (
+        text.name,
+        text.plain_tokens_per_s.words(),
+        text.guessed_tokens_per_s.words(),
+        text.ratio.words(2),
+        str(text.guessed_tokens),
+        _UNKNOWN if share is None else f"{share:.0%}",
+        "the same" if text.same_tokens else "DIFFERENT",
+    )
+
+
+def guess_method(guesses: GuessResult) -> str:
+    """Return what the texts are, with the answers that no figure has in it."""
+    texts = "; ".join(
+        f"{text.name}: {text.about}, {text.prompt_tokens} prompt tokens" for text in guesses.texts
+    )
+    first = ", ".join(f"{text.first_tokens_per_s:.1f}" for text in guesses.texts)
+    return f"{texts}; not in them: one guessed answer to each before, {first} tokens/s"

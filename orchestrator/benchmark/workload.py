@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.pipeline import Pipeline
 from orchestrator.request import GenerationRequest
+from orchestrator.stages import Stages
 
 _TEXT = (
     "The river had risen during the night, and by the morning the lower meadow lay under water; "
@@ -30,7 +30,7 @@ class Workload:
 
     @staticmethod
     async def fitted(
-        pipeline: Pipeline, *, prompt_tokens: int, new_tokens: int, prefill_chunk: int
+        pipeline: Stages, *, prompt_tokens: int, new_tokens: int, prefill_chunk: int
     ) -> Workload:
         """Return prompts of about `prompt_tokens` tokens, as the model's tokenizer counts."""
         trial = await pipeline.tokenize("bench-words", _words(_TRIAL_WORDS), None)

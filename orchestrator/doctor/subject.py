@@ -57,6 +57,7 @@ def _place(entry: HostEntry) -> HostEntry:
         layers=None,
         device=None,
         quantization=None,
+        engine=None,
         memory_bytes=None,
         text="",
     )

@@ -20,10 +20,10 @@ import pytest
 from orchestrator.bundle.records import NoRecorder, Recorder
 from orchestrator.bundle.writer import BundleWriter
 from orchestrator.generate import generate
-from orchestrator.pipeline import Pipeline
 from orchestrator.recovery.policy import RecoveryPolicy
 from orchestrator.request import GenerationRequest
 from orchestrator.specs import StageSpec, WorkerOptions
+from orchestrator.stages import Stages
 from orchestrator.transport.ssh import SshTarget
 from tests.support.cli import COMMAND, environment, stub_answer
 from tests.support.sshd import Sshd, running_sshd, sshd_binary
@@ -42,7 +42,7 @@ def held() -> tuple[int, int, int]:
     return descriptors, threading.active_count(), psutil.Process().memory_info().rss
 
 
-async def answer(pipeline: Pipeline, rid: str, recorder: Recorder, new_tokens: int) -> list[int]:
+async def answer(pipeline: Stages, rid: str, recorder: Recorder, new_tokens: int) -> list[int]:
     request = GenerationRequest(request_id=rid, prompt="a b c", max_new_tokens=new_tokens)
     tokens = generate(pipeline, request, recorder)
     async with contextlib.aclosing(tokens):
@@ -54,7 +54,7 @@ def test_64_stages_start_together_and_answer_with_bounded_resources() -> None:
 
     async def run() -> tuple[list[int], tuple[int, int, int]]:
         specs = stub_specs(64)
-        async with await Pipeline.start(specs, timeouts=PATIENT) as pipeline:
+        async with await Stages.start(specs, timeouts=PATIENT) as pipeline:
             return await answer(pipeline, "r", NoRecorder(), 4), held()
 
     tokens, during = asyncio.run(run())
@@ -88,7 +88,7 @@ def test_16_stages_of_one_host_start_together_over_ssh(tmp_path: Path) -> None:
             )
             for stage in range(16)
         ]
-        async with await Pipeline.start(specs, timeouts=PATIENT) as pipeline:
+        async with await Stages.start(specs, timeouts=PATIENT) as pipeline:
             return await answer(pipeline, "r", NoRecorder(), 4)
 
     # sshd's own default, with which it drops some of 16 logins that come at once.
@@ -120,7 +120,7 @@ def test_too_few_descriptors_are_one_sentence_with_the_next_step(tmp_path: Path)
 class Crowd:
     """Send requests through a pipeline, some at once, one in ten of them given up early."""
 
-    def __init__(self, pipeline: Pipeline, recorder: Recorder) -> None:
+    def __init__(self, pipeline: Stages, recorder: Recorder) -> None:
         self._pipeline = pipeline
         self._recorder = recorder
         self._room = asyncio.Semaphore(8)
@@ -155,7 +155,7 @@ async def crowded_pipeline(folder: Path) -> AsyncIterator[Crowd]:
     """Run 32 stages with everything that a run has: a bundle, histories for recovery."""
     recorder = BundleWriter(folder / "bundle")
     try:
-        async with await Pipeline.start(
+        async with await Stages.start(
             quick_specs(32), recorder=recorder, timeouts=PATIENT, policy=RecoveryPolicy()
         ) as pipeline:
             yield Crowd(pipeline, recorder)

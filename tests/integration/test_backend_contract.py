@@ -283,6 +283,31 @@ class TestContract:
             else:
                 assert tokens and isinstance(text, str)
 
+    def test_a_vocabulary_has_every_id_or_the_tokenizer_lacks(self, stages: Stages) -> None:
+        for backend in (stages.first, stages.whole):
+            try:
+                known = backend.vocabulary()
+            except ProtocolError as error:
+                assert "tokenizer" in error.text
+                assert "vocabulary" not in backend.facts.capabilities
+            else:
+                assert len(known.pieces) == backend.facts.vocab_size
+                assert "vocabulary" in backend.facts.capabilities
+
+    def test_a_row_is_scored_by_what_the_next_token_is_chosen_from(self, stages: Stages) -> None:
+        hidden = enter(stages.first, (9,), stages.first.new_cache(1), 0)
+        hidden = through(stages.middle, hidden, stages.middle.new_cache(1), 0)
+        last, placement = stages.last, place(0, 1)
+        inputs = last.load(hidden, None)
+        outputs = last.forward(inputs, last.new_cache(1), placement, every_row=True)
+        options = Sampling(logprobs=True, top_logprobs=3)
+        chosen = last.sample(outputs, options, placement)
+        (scored,) = last.score(outputs, chosen.token_ids, 3, placement)
+        plain = last.forward(inputs, last.new_cache(1), placement)
+        assert last.sample(plain, options, placement) == chosen
+        assert (scored.logprob, scored.top_tokens) == (chosen.logprob, chosen.top_tokens)
+        assert scored.top_logprobs == chosen.top_logprobs
+
     def test_only_a_whole_real_model_generates(self, stages: Stages) -> None:
         with pytest.raises(ProtocolError):
             stages.first.generate("x", 1, 8, True)

@@ -34,6 +34,16 @@ def test_one_object_tells_everything_and_the_page_is_written(tmp_path: Path) -> 
     assert json.loads((bundle / "end.json").read_text())["exit_code"] == 0
 
 
+def test_guessing_is_measured_beside_the_same_answers_without() -> None:
+    words = ("--local", "2", "--streams", "1", "--speculate", "ngram", "--json", "--no-bundle")
+    done = run_cli("bench", *QUICK, *words)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)["speculation"]
+    assert (told["kind"], told["draft_model"], told["same_tokens"]) == ("ngram", None, True)
+    assert [text["text"] for text in told["texts"]] == ["quote", "story"]
+    assert all(len(text["ratio"]["values"]) == 2 for text in told["texts"])
+
+
 @pytest.mark.sshd
 @needs_sshd[1]
 def test_a_host_over_ssh_is_measured_like_any_other(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.bundle.records import OpRecord
 from orchestrator.links.names import CHAIN
-from orchestrator.pipeline import Pipeline
 from orchestrator.specs import StageSpec
+from orchestrator.stages import Stages
 from tests.support.recovery_lab import QUICK, Ask, Watch, answers, history_spec, inflict
 from tests.support.stages import PATIENT, MemoryRecorder, stub_specs
 from worker.links import Links
@@ -23,16 +23,20 @@ pytestmark = pytest.mark.skipif(not Links().capabilities, reason="openssl is not
 
 T = TypeVar("T")
 ASKED = Ask(1, sampled=True)
+MOST_BARE_BYTES = {
+    **dict.fromkeys(("embed_and_forward", "decode_step", "forward_range"), 80),
+    "together": 400,
+}
 
 
 def run_chain(
     specs: list[StageSpec],
-    act: Callable[[Pipeline, Watch], Awaitable[T]],
+    act: Callable[[Stages, Watch], Awaitable[T]],
     notices: list[str] | None = None,
 ) -> T:
     async def run() -> T:
         watch = Watch()
-        async with await Pipeline.start(
+        async with await Stages.start(
             specs,
             recorder=watch,
             policy=QUICK,
@@ -49,7 +53,7 @@ def history_specs(num_stages: int = 3) -> list[StageSpec]:
     return [history_spec(i, num_stages, host=f"host-{i}") for i in range(num_stages)]
 
 
-async def relinked(pipeline: Pipeline) -> bool:
+async def relinked(pipeline: Stages) -> bool:
     """Ask until every link is live: what needs a link has it made again."""
     async with asyncio.timeout(20):
         while not all(pipeline.links_live):
@@ -57,40 +61,57 @@ async def relinked(pipeline: Pipeline) -> bool:
     return True
 
 
-def hidden_lines(recorder: MemoryRecorder) -> int:
-    """How many replies brought hidden states to the orchestrator."""
-    with_some = [line for line in recorder.lines if b'"hidden_b64":"' in line]
-    return sum(b'"hidden_b64":""' not in line for line in with_some)
+def came_by(recorder: MemoryRecorder) -> bool:
+    """Whether replies brought hidden states to the orchestrator: none without is that long."""
+    return any(
+        op.received_bytes > MOST_BARE_BYTES[op.op]
+        for op in recorder.ops
+        if op.op in MOST_BARE_BYTES
+    )
 
 
-def test_no_hidden_state_comes_by_and_the_tokens_are_those_of_a_star() -> None:
-    async def ask(pipeline: Pipeline, watch: Watch) -> tuple[list[SampledReply], int]:
-        replies = [
-            await pipeline.forward("r", (1, 2, 3), 0, Sampling()),
-            await pipeline.forward("r", (4,), 3, Sampling()),
-        ]
-        return replies, hidden_lines(watch)
+async def steps(pipeline: Stages, count: int) -> list[list[SampledReply]]:
+    """Run a prompt and some decode steps of each of so many requests, at once."""
 
-    async def star() -> list[SampledReply]:
-        async with await Pipeline.start(stub_specs(4), timeouts=PATIENT) as pipeline:
-            return (await ask(pipeline, Watch()))[0]
+    async def one(rid: str) -> list[SampledReply]:
+        replies = [await pipeline.forward(rid, (1, 2, 3), 0, Sampling())]
+        for position in range(3, 9):
+            replies.append(await pipeline.forward(rid, (position,), position, Sampling()))
+        return replies
 
-    assert run_chain(stub_specs(4), ask) == (asyncio.run(star()), 0)
+    return await asyncio.gather(*(one(f"r{i}") for i in range(count)))
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_no_hidden_state_comes_by_and_the_tokens_are_those_of_a_star(count: int) -> None:
+    async def ask(pipeline: Stages, watch: Watch) -> tuple[object, ...]:
+        got = await steps(pipeline, count)
+        return got, "together" in {op.op for op in watch.ops}, came_by(watch)
+
+    async def star() -> tuple[object, ...]:
+        watch = Watch()
+        async with await Stages.start(stub_specs(4), recorder=watch, timeouts=PATIENT) as pipeline:
+            return await ask(pipeline, watch)
+
+    got, is_together, comes_by = asyncio.run(star())
+    assert comes_by
+    assert run_chain(stub_specs(4), ask) == (got, is_together, False)
+    assert is_together == (count > 1)
 
 
 def test_an_answer_over_links_is_the_answer() -> None:
-    async def act(pipeline: Pipeline, watch: Watch) -> tuple[object, ...]:
+    async def act(pipeline: Stages, watch: Watch) -> tuple[object, ...]:
         got = await answers(pipeline, watch, ASKED.requests())
-        return got, pipeline.links_live, hidden_lines(watch)
+        return got, pipeline.links_live, came_by(watch)
 
-    assert run_chain(history_specs(), act) == (ASKED.expected(3), (True, True), 0)
+    assert run_chain(history_specs(), act) == (ASKED.expected(3), (True, True), False)
 
 
-@pytest.mark.parametrize(("stage", "count"), [(0, 1), (1, 1), (2, 1), (1, 4)])
+@pytest.mark.parametrize(("stage", "count"), [(0, 1), (1, 1), (2, 1), (1, 9)])
 def test_a_lost_stage_comes_back_and_is_linked_again(stage: int, count: int) -> None:
     asked = Ask(count)
 
-    async def act(pipeline: Pipeline, watch: Watch) -> tuple[object, ...]:
+    async def act(pipeline: Stages, watch: Watch) -> tuple[object, ...]:
         def on_token(rid: str, count: int) -> None:
             if (rid, count) == ("r0", 5):
                 inflict("kill", watch.pids[stage])
@@ -109,7 +130,7 @@ def test_a_lost_stage_comes_back_and_is_linked_again(stage: int, count: int) -> 
 
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_lost_link_is_gone_round_and_made_again(count: int) -> None:
-    async def act(pipeline: Pipeline, watch: Watch) -> tuple[object, ...]:
+    async def act(pipeline: Stages, watch: Watch) -> tuple[object, ...]:
         cutting: list[asyncio.Task[object]] = []
 
         def on_token(rid: str, at: int) -> None:
@@ -126,12 +147,13 @@ def test_a_lost_link_is_gone_round_and_made_again(count: int) -> None:
     assert run_chain(history_specs(), act) == (ASKED.expected(3), 0, True, True)
 
 
-def test_links_that_are_lost_all_the_time_leave_the_answers_as_they_are() -> None:
-    asked, cuts = Ask(3), list[asyncio.Task[object]]()
+@pytest.mark.parametrize("count", [3, 12])
+def test_links_that_are_lost_all_the_time_leave_the_answers_as_they_are(count: int) -> None:
+    asked, cuts = Ask(count), list[asyncio.Task[object]]()
 
-    async def act(pipeline: Pipeline, watch: Watch) -> tuple[object, ...]:
+    async def act(pipeline: Stages, watch: Watch) -> tuple[object, ...]:
         def on_op(record: OpRecord) -> None:
-            if record.op == "forward_range" and len(watch.ops) % 5 == 0:
+            if record.op in ("forward_range", "together") and len(watch.ops) % 5 == 0:
                 name, token = f"cut-{len(cuts)}", secrets.token_hex(32)
                 cut = Listen(request_id=name, address="127.0.0.1", token=token)
                 place = pipeline.stages[1 + len(cuts) % 3]
@@ -151,7 +173,7 @@ def test_without_the_means_for_a_link_it_goes_by_way_of_the_orchestrator() -> No
     specs, notices = stub_specs(3), list[str]()
     specs[2] = replace(specs[2], environment={"PATH": "/nonexistent"})
 
-    async def act(pipeline: Pipeline, watch: Watch) -> tuple[object, bool]:
+    async def act(pipeline: Stages, watch: Watch) -> tuple[object, bool]:
         reply = await pipeline.forward("r", (1, 2, 3), 0, Sampling())
         return pipeline.links_live, reply.token_id is not None
 

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from orchestrator.config import surroundings
-from orchestrator.pipeline import Pipeline
 from orchestrator.plan_options import ReachOptions
 from orchestrator.setting import reach_setting
 from orchestrator.stage_specs import Place, spec_of
+from orchestrator.stages import Stages
 from tests.support.cli import run_cli
 from tests.support.stages import PATIENT, MemoryRecorder, odd_spec, stub_spec
 from tests.support.worker_process import stub_worker
@@ -31,7 +31,7 @@ def told(**secrets: str) -> tuple[dict[str, bytes], MemoryRecorder, list[str]]:
 
     async def ask() -> dict[str, bytes]:
         spec = replace(odd_spec(), secrets=secrets)
-        async with await Pipeline.start([spec], recorder=recorder, timeouts=PATIENT) as pipeline:
+        async with await Stages.start([spec], recorder=recorder, timeouts=PATIENT) as pipeline:
             for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
                 commands.append(" ".join(process.cmdline()))
             return {

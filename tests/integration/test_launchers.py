@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from orchestrator.failures import Crashed, ProtocolViolation, SpawnFailed, StageFailure
-from orchestrator.pipeline import Pipeline
 from orchestrator.specs import StageSpec, WorkerOptions
+from orchestrator.stages import Stages
 from tests.support.stages import PATIENT, ROOT
 from worker.protocol.ops import Sampling
 
@@ -36,7 +36,7 @@ def behind(cache: Path, program: str, *words: str, python: str = sys.executable)
 
 
 async def answer_of(spec: StageSpec) -> int | None:
-    async with await Pipeline.start([spec], timeouts=PATIENT) as pipeline:
+    async with await Stages.start([spec], timeouts=PATIENT) as pipeline:
         return (await pipeline.forward("r", (1, 2), 0, Sampling())).token_id
 
 
@@ -113,7 +113,7 @@ def test_a_worker_that_is_killed_behind_a_launcher_is_named_with_its_signal(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:
     async def kill() -> StageFailure:
-        async with await Pipeline.start([behind(tmp_path, *words)], timeouts=PATIENT) as pipeline:
+        async with await Stages.start([behind(tmp_path, *words)], timeouts=PATIENT) as pipeline:
             psutil.Process(pipeline.facts.ready[0].pid).kill()
             with pytest.raises(StageFailure) as caught:
                 while True:

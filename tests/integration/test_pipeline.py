@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from orchestrator.failures import Crashed, NotReady, PipelineMismatch, StageFailure
-from orchestrator.pipeline import Pipeline
 from orchestrator.pipeline_facts import facts_of
 from orchestrator.specs import StageSpec, WorkerOptions
+from orchestrator.stages import Stages
 from tests.support.stages import PATIENT, MemoryRecorder, peer_spec, stub_spec, stub_specs
 from worker.protocol.ops import SampledReply, Sampling
 from worker.protocol.ready import Ready
@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 def with_pipeline(
     specs: Sequence[StageSpec],
-    act: Callable[[Pipeline], Awaitable[T]],
+    act: Callable[[Stages], Awaitable[T]],
     recorder: MemoryRecorder | None = None,
 ) -> T:
     async def run() -> T:
-        async with await Pipeline.start(specs, recorder=recorder, timeouts=PATIENT) as pipeline:
+        async with await Stages.start(specs, recorder=recorder, timeouts=PATIENT) as pipeline:
             return await act(pipeline)
 
     return asyncio.run(run())
@@ -55,7 +55,7 @@ def stub_token(tokens: Sequence[int], position: int, num_stages: int) -> int:
 
 @pytest.mark.parametrize("num_stages", [1, 2, 4])
 def test_tokens_pass_through_every_stage_in_order(num_stages: int) -> None:
-    async def act(pipeline: Pipeline) -> list[SampledReply]:
+    async def act(pipeline: Stages) -> list[SampledReply]:
         prompt = await pipeline.tokenize("r", "a b c")
         replies = [
             await pipeline.forward("r", prompt[:2], 0, None),
@@ -76,7 +76,7 @@ def test_layers_of_ones_own_choice_make_the_same_pipeline() -> None:
     layers = [(0, 1), (1, 127), (127, 128)]
     specs = [replace(stub_spec(i, 3), layers=given) for i, given in enumerate(layers)]
 
-    async def act(pipeline: Pipeline) -> tuple[object, ...]:
+    async def act(pipeline: Stages) -> tuple[object, ...]:
         reply = await pipeline.forward("r", (1, 2), 0, Sampling())
         facts = pipeline.facts
         return reply.token_id, facts.num_layers, facts.hidden_dim, facts.vocab_size
@@ -87,7 +87,7 @@ def test_layers_of_ones_own_choice_make_the_same_pipeline() -> None:
 def test_the_first_cause_is_raised_by_calls_to_healthy_stages_too() -> None:
     recorder = MemoryRecorder()
 
-    async def act(pipeline: Pipeline) -> list[str]:
+    async def act(pipeline: Stages) -> list[str]:
         texts = []
         for _ in range(2):
             with pytest.raises(Crashed) as caught:
@@ -107,7 +107,7 @@ def test_the_first_cause_is_raised_by_calls_to_healthy_stages_too() -> None:
 
 
 def test_a_lost_stage_ends_the_op_in_flight_on_another_stage() -> None:
-    async def act(pipeline: Pipeline) -> str:
+    async def act(pipeline: Stages) -> str:
         waiting = asyncio.ensure_future(pipeline.tokenize("r", "never answered"))
         await asyncio.sleep(0)
         assert pipeline.stages[1].ready is not None
@@ -143,7 +143,7 @@ def test_cancelling_a_start_leaves_nothing() -> None:
         specs = [peer_spec("never_ready", stage, 2) for stage in range(2)]
         loading = asyncio.Event()
         start = asyncio.ensure_future(
-            Pipeline.start(
+            Stages.start(
                 specs,
                 recorder=recorder,
                 timeouts=PATIENT,
@@ -161,7 +161,7 @@ def test_cancelling_a_start_leaves_nothing() -> None:
 
 def test_cancelling_a_start_at_its_very_beginning_leaves_nothing() -> None:
     async def run() -> None:
-        start = asyncio.ensure_future(Pipeline.start(stub_specs(2), timeouts=PATIENT))
+        start = asyncio.ensure_future(Stages.start(stub_specs(2), timeouts=PATIENT))
         for _ in range(3):
             await asyncio.sleep(0)
         start.cancel()
@@ -172,7 +172,7 @@ def test_cancelling_a_start_at_its_very_beginning_leaves_nothing() -> None:
 
 
 def test_closing_twice_and_killing_are_safe() -> None:
-    async def act(pipeline: Pipeline) -> None:
+    async def act(pipeline: Stages) -> None:
         pipeline.kill()
         await pipeline.aclose()
         await pipeline.aclose()

@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeVar
 import pytest
 
 from orchestrator.failures import Crashed, NotReady, SpawnFailed, StageFailure
-from orchestrator.pipeline import Pipeline
 from orchestrator.recovery import SpareSlot
 from orchestrator.request import GenerationRequest
 from orchestrator.specs import StageSpec
+from orchestrator.stages import Stages
 from tests.support.recovery_lab import (
     HASTY,
     QUICK,
@@ -38,7 +38,7 @@ EXPECTED = ONE.expected(3)
 class Run:
     """A pipeline of three stages, and what was told of it."""
 
-    pipeline: Pipeline
+    pipeline: Stages
     watch: Watch
     notices: list[str] = field(default_factory=list)
 
@@ -73,7 +73,7 @@ def with_run(
         watch, notices = Watch(), list[str]()
         options.setdefault("policy", QUICK)
         options.setdefault("timeouts", PATIENT)
-        async with await Pipeline.start(
+        async with await Stages.start(
             specs or specs_of(), recorder=watch, on_notice=notices.append, **options
         ) as pipeline:
             return await act(Run(pipeline, watch, notices))
@@ -275,7 +275,7 @@ def test_a_spare_that_fails_is_named_where_the_run_ends(tmp_path: Path) -> None:
     bad = replace(bad, spec_for=lambda lost: replace(lost, host="host-9", python="/opt/none"))
 
     async def run() -> None:
-        await Pipeline.start(
+        await Stages.start(
             specs, timeouts=PATIENT, policy=QUICK, spares=[bad], on_notice=notices.append
         )
 

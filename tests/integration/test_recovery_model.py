@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.pipeline import Pipeline
 from orchestrator.recovery import RecoveryPolicy
 from orchestrator.specs import StageSpec, WorkerOptions
+from orchestrator.stages import Stages
 from orchestrator.timeouts import Timeouts
 from tests.support.oracle import Oracle, Question
 from tests.support.recovery_lab import Ask, Watch, answers, inflict
@@ -51,7 +51,7 @@ def test_the_tokens_are_those_of_transformers_whichever_stage_is_lost(
         options = WorkerOptions(model_id=str(model), threads=1)
         specs = [StageSpec(stage=i, num_stages=3, options=options) for i in range(3)]
         watch = Watch()
-        async with await Pipeline.start(
+        async with await Stages.start(
             specs,
             recorder=watch,
             timeouts=Timeouts(silence_s=60.0),

@@ -11,9 +11,9 @@ import pytest
 
 from orchestrator.bundle.records import OpRecord
 from orchestrator.failures import Crashed, OpRejected
-from orchestrator.pipeline import Pipeline
 from orchestrator.request import GenerationRequest
 from orchestrator.specs import StageSpec
+from orchestrator.stages import Stages
 from tests.support.history_chain import expected_tokens
 from tests.support.recovery_lab import QUICK, Ask, Watch, answers, history_spec
 from tests.support.stages import PATIENT
@@ -23,12 +23,12 @@ from worker.protocol.ops import SampledReply, Sampling
 T = TypeVar("T")
 
 
-def with_pipeline(specs: Sequence[StageSpec], act: Callable[[Pipeline, Watch], Awaitable[T]]) -> T:
+def with_pipeline(specs: Sequence[StageSpec], act: Callable[[Stages, Watch], Awaitable[T]]) -> T:
     async def run() -> T:
         watch = Watch()
         async with (
             asyncio.timeout(60),
-            await Pipeline.start(specs, recorder=watch, timeouts=PATIENT, policy=QUICK) as pipeline,
+            await Stages.start(specs, recorder=watch, timeouts=PATIENT, policy=QUICK) as pipeline,
         ):
             return await act(pipeline, watch)
 
@@ -46,7 +46,7 @@ def history(num_stages: int, **model_ids: str) -> list[StageSpec]:
 def test_requests_go_together_and_get_what_they_get_alone(num_stages: int) -> None:
     asked = Ask(8, sampled=True, max_new_tokens=20)
 
-    async def act(pipeline: Pipeline, watch: Watch) -> tuple[list[list[int]], int]:
+    async def act(pipeline: Stages, watch: Watch) -> tuple[list[list[int]], int]:
         got = await answers(pipeline, watch, asked.requests())
         return got, sum(record.op == "together" for record in watch.ops)
 
@@ -60,7 +60,7 @@ def test_a_request_that_kills_the_stage_in_a_shared_op_ends_alone() -> None:
         request_id="deadly", prompt="x" * 75, max_new_tokens=25, prefill_chunk=75, ignore_eos=True
     )
 
-    async def act(pipeline: Pipeline, watch: Watch) -> tuple[list[list[int]], str]:
+    async def act(pipeline: Stages, watch: Watch) -> tuple[list[list[int]], str]:
         others = asyncio.create_task(answers(pipeline, watch, asked.requests()))
         with pytest.raises(ExceptionGroup) as caught:
             await answers(pipeline, watch, [deadly])
@@ -74,7 +74,7 @@ def test_a_request_that_kills_the_stage_in_a_shared_op_ends_alone() -> None:
 
 
 def test_a_step_that_is_refused_fails_alone() -> None:
-    async def act(pipeline: Pipeline, watch: Watch) -> list[object]:
+    async def act(pipeline: Stages, watch: Watch) -> list[object]:
         for rid in "abc":
             await pipeline.prefill(rid, (1, 2, 3), 50, Sampling())
         # The first one keeps the stage, so that the others wait for it together.
@@ -93,7 +93,7 @@ def test_guessed_tokens_are_checked_in_the_order_of_the_calls() -> None:
     prompt, size = "a guess", 12
     answer = expected_tokens(prompt, num_stages=3, prefill_chunk=50, max_new_tokens=size)
 
-    async def act(pipeline: Pipeline, watch: Watch) -> list[int]:
+    async def act(pipeline: Stages, watch: Watch) -> list[int]:
         ids = [ord(character) % 100 for character in prompt]
         reply = await pipeline.prefill("r", ids, 50, Sampling())
         at = len(ids)
@@ -122,7 +122,7 @@ def spans(records: Sequence[OpRecord], stage: int, rid: str) -> list[tuple[float
 
 
 def test_the_stages_work_on_chunks_of_one_prompt_at_once() -> None:
-    async def act(pipeline: Pipeline, watch: Watch) -> list[bool]:
+    async def act(pipeline: Stages, watch: Watch) -> list[bool]:
         await pipeline.prefill("r", (7,) * 40, 10, Sampling())
         first, second = spans(watch.ops, 0, "r"), spans(watch.ops, 1, "r")
         overlap = [next_[0] < now[1] for now, next_ in zip(second, first[1:], strict=False)]
@@ -134,7 +134,7 @@ def test_the_stages_work_on_chunks_of_one_prompt_at_once() -> None:
 
 
 def test_a_step_does_not_find_a_chunk_begun_at_every_stage() -> None:
-    async def act(pipeline: Pipeline, watch: Watch) -> list[int]:
+    async def act(pipeline: Stages, watch: Watch) -> list[int]:
         prefilling = asyncio.create_task(pipeline.prefill("p", (7,) * 200, 20, Sampling()))
         position = 1
         while not prefilling.done():
@@ -159,7 +159,7 @@ def test_a_step_does_not_find_a_chunk_begun_at_every_stage() -> None:
 
 
 def test_closing_ends_whoever_waits_for_a_turn() -> None:
-    async def act(pipeline: Pipeline, watch: Watch) -> set[type[BaseException]]:
+    async def act(pipeline: Stages, watch: Watch) -> set[type[BaseException]]:
         waiting = [
             asyncio.create_task(pipeline.forward(f"{i}", (7,), 1, Sampling())) for i in range(9)
         ]

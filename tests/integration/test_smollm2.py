@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.pipeline import Pipeline
 from orchestrator.specs import StageSpec, WorkerOptions
+from orchestrator.stages import Stages
 from tests.support.oracle import Answer, Oracle, Question
 from tests.support.prompts import questions
 from worker.protocol.ops import GenerateFull, Sampling
@@ -39,7 +39,7 @@ def stage_specs(model: Path, num_stages: int) -> list[StageSpec]:
     return [StageSpec(stage=i, num_stages=num_stages, options=options) for i in range(num_stages)]
 
 
-async def answer(pipeline: Pipeline, rid: int, question: Question) -> Answer:
+async def answer(pipeline: Stages, rid: int, question: Question) -> Answer:
     """Answer greedily, in chunks of the prompt and then token by token."""
     messages = question.messages
     tokens = list(await pipeline.tokenize(rid, question.prompt, messages))
@@ -62,7 +62,7 @@ async def answer(pipeline: Pipeline, rid: int, question: Question) -> Answer:
 
 async def answer_all(model: Path, num_stages: int, asked: Sequence[Question]) -> list[Answer]:
     """Start workers and answer everything, several requests at a time, op by op in turn."""
-    async with await Pipeline.start(stage_specs(model, num_stages)) as pipeline:
+    async with await Stages.start(stage_specs(model, num_stages)) as pipeline:
         free = asyncio.Semaphore(IN_FLIGHT)
 
         async def one(rid: int, question: Question) -> Answer:
@@ -93,7 +93,7 @@ def test_one_worker_gives_the_tokens_of_the_whole_model_op_by_op_and_at_once(
     demo_model_path: Path, oracle: Oracle
 ) -> None:
     async def both_ways() -> tuple[list[Answer], list[list[int]]]:
-        async with await Pipeline.start(stage_specs(demo_model_path, 1)) as pipeline:
+        async with await Stages.start(stage_specs(demo_model_path, 1)) as pipeline:
             by_op = [await answer(pipeline, i, QUESTIONS[i]) for i in FEW[2:]]
             at_once = []
             for i in FEW[:2]:

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import pytest
 
 from orchestrator.generate import generate
-from orchestrator.pipeline import Pipeline
 from orchestrator.speculation.draft_model import DraftRefused, check_language, start_draft
 from orchestrator.speculation.model_drafter import ModelDrafter
 from orchestrator.speculation.speculator import lacking
+from orchestrator.stages import Stages
 from tests.support.recovery_lab import QUICK, Ask, Watch, history_spec, inflict
 from tests.support.speculation import Guessing, Told
 from tests.support.stages import PATIENT, peer_spec, stub_specs
@@ -28,7 +28,7 @@ NUM_STAGES = 3
 class Run:
     """A pipeline of history workers, whose outputs are hashes of all that they were sent."""
 
-    pipeline: Pipeline
+    pipeline: Stages
     watch: Watch
 
     async def ask(
@@ -80,7 +80,7 @@ def with_run(act: Callable[[Run], Awaitable[T]], history_bytes: int = 1 << 20) -
     async def run() -> T:
         watch = Watch()
         specs = [history_spec(i, NUM_STAGES) for i in range(NUM_STAGES)]
-        async with await Pipeline.start(
+        async with await Stages.start(
             specs,
             recorder=watch,
             timeouts=PATIENT,
@@ -152,8 +152,8 @@ def test_a_draft_model_that_is_the_model_itself_is_always_right() -> None:
     async def run() -> tuple[list[int], bool]:
         watch = Watch()
         async with (
-            await Pipeline.start([history_spec(0, 1)], recorder=watch, timeouts=PATIENT) as model,
-            await Pipeline.start([history_spec(0, 1)], timeouts=PATIENT) as draft,
+            await Stages.start([history_spec(0, 1)], recorder=watch, timeouts=PATIENT) as model,
+            await Stages.start([history_spec(0, 1)], timeouts=PATIENT) as draft,
         ):
             request = asked.requests()[0]
             drafter: Any = ModelDrafter(draft, request, 100)
@@ -173,7 +173,7 @@ def test_a_draft_model_that_is_the_model_itself_is_always_right() -> None:
 def test_what_cannot_verify_or_guess_is_told_in_one_sentence() -> None:
     async def run() -> tuple[str | None, str, str]:
         async with (
-            await Pipeline.start(stub_specs(2), timeouts=PATIENT) as stub,
+            await Stages.start(stub_specs(2), timeouts=PATIENT) as stub,
             await start_draft(history_spec(0, 1), PATIENT) as draft,
         ):
             await check_language(draft, draft, "itself")
@@ -181,7 +181,7 @@ def test_what_cannot_verify_or_guess_is_told_in_one_sentence() -> None:
                 await check_language(stub, draft, "small/model")
             with pytest.raises(DraftRefused) as stuck:
                 await start_draft(peer_spec("honest"), PATIENT)
-            async with await Pipeline.start([peer_spec("honest")], timeouts=PATIENT) as peer:
+            async with await Stages.start([peer_spec("honest")], timeouts=PATIENT) as peer:
                 lack = lacking(peer)
             assert lacking(stub) is None
             return lack, str(stranger.value), str(stuck.value)
@@ -209,7 +209,7 @@ def test_a_draft_model_that_is_lost_is_missed_by_nobody() -> None:
         request = asked.requests()[0]
         kept = Watch()
         tokens = []
-        async with await Pipeline.start(
+        async with await Stages.start(
             [history_spec(0, 1)], recorder=kept, timeouts=PATIENT
         ) as draft:
             told: Any = run.pipeline

@@ -13,10 +13,10 @@ import pytest
 
 from orchestrator.bundle.records import NoRecorder
 from orchestrator.generate import generate
-from orchestrator.pipeline import Pipeline
 from orchestrator.request import GenerationRequest
 from orchestrator.specs import StageSpec, WorkerOptions
 from orchestrator.speculation.speculator import Speculator
+from orchestrator.stages import Stages
 from tests.support.oracle import Oracle, Question
 from tests.support.speculation import Guessing, Told
 from worker.protocol.ops import Sampling
@@ -46,7 +46,7 @@ def knowing(ids: Sequence[int], chance: float, seed: int) -> Callable[..., list[
 
 
 async def answer(
-    pipeline: Pipeline, question: Question, rid: str, speculator: Any = None, **sampling: Any
+    pipeline: Stages, question: Question, rid: str, speculator: Any = None, **sampling: Any
 ) -> list[int]:
     request = GenerationRequest(
         request_id=rid,
@@ -61,7 +61,7 @@ async def answer(
         return [output.token_id async for output in outputs]
 
 
-async def all_ways(pipeline: Pipeline) -> tuple[list[list[int]], list[list[int]], list[bool]]:
+async def all_ways(pipeline: Stages) -> tuple[list[list[int]], list[list[int]], list[bool]]:
     """Return answers guessed by lookup and by an oracle, and whether drawn ones are the same."""
     by_lookup, by_oracle, same = [], [], []
     lookup = Speculator(pipeline)
@@ -86,7 +86,7 @@ def test_guesses_leave_the_tokens_those_of_plain_transformers(demo_model_path: P
     async def run() -> tuple[list[list[int]], list[list[int]], list[bool]]:
         options = WorkerOptions(model_id=str(demo_model_path), threads=1)
         specs = [StageSpec(stage=i, num_stages=2, options=options) for i in range(2)]
-        async with await Pipeline.start(specs) as pipeline:
+        async with await Stages.start(specs) as pipeline:
             return await all_ways(pipeline)
 
     try:

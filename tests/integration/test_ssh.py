@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from orchestrator.failures import Crashed, HostUnreachable, SpawnFailed, StageFailure
-from orchestrator.pipeline import Pipeline
 from orchestrator.specs import StageSpec, WorkerOptions
+from orchestrator.stages import Stages
 from orchestrator.transport.ssh import SshTarget
 from tests.support.sshd import Sshd, free_port, running_sshd, sshd_binary
 from tests.support.stages import PATIENT, ROOT, MemoryRecorder, stub_spec
@@ -68,18 +68,18 @@ def on(server: Sshd, **client: str) -> SshTarget:
 
 def with_pipeline(
     specs: list[StageSpec],
-    act: Callable[[Pipeline], Awaitable[T]],
+    act: Callable[[Stages], Awaitable[T]],
     recorder: MemoryRecorder | None = None,
 ) -> T:
     async def run() -> T:
-        async with await Pipeline.start(specs, recorder=recorder, timeouts=PATIENT) as pipeline:
+        async with await Stages.start(specs, recorder=recorder, timeouts=PATIENT) as pipeline:
             return await act(pipeline)
 
     return asyncio.run(run())
 
 
 def start_failure(target: SshTarget, python: str = sys.executable) -> StageFailure:
-    async def nothing(pipeline: Pipeline) -> None:
+    async def nothing(pipeline: Stages) -> None:
         raise AssertionError("the stage started")
 
     with pytest.raises(StageFailure) as caught:
@@ -87,7 +87,7 @@ def start_failure(target: SshTarget, python: str = sys.executable) -> StageFailu
     return caught.value
 
 
-async def one_token(pipeline: Pipeline) -> int | None:
+async def one_token(pipeline: Stages) -> int | None:
     return (await pipeline.forward("r", (1, 2), 0, Sampling())).token_id
 
 
@@ -152,7 +152,7 @@ class TestRealServer:
         )
 
     def test_a_killed_worker_is_not_taken_for_a_lost_connection(self, sshd: Sshd) -> None:
-        async def kill_worker(pipeline: Pipeline) -> StageFailure:
+        async def kill_worker(pipeline: Stages) -> StageFailure:
             psutil.Process(pipeline.facts.ready[0].pid).kill()
             with pytest.raises(StageFailure) as caught:
                 while True:
@@ -164,7 +164,7 @@ class TestRealServer:
 
     @pytest.mark.parametrize("victim", ["client", "session"])
     def test_a_lost_connection_ends_the_worker_there(self, sshd: Sshd, victim: str) -> None:
-        async def cut(pipeline: Pipeline) -> tuple[StageFailure, bool]:
+        async def cut(pipeline: Stages) -> tuple[StageFailure, bool]:
             worker = psutil.Process(pipeline.facts.ready[0].pid)
             ours = psutil.Process().children()
             client = next(child for child in ours if child.name() == "ssh")

@@ -20,9 +20,9 @@ import psutil
 import pytest
 
 from orchestrator.failures import HostUnreachable, ProtocolViolation, SpawnFailed, StageFailure
-from orchestrator.pipeline import Pipeline
 from orchestrator.specs import StageSpec, WorkerOptions
 from orchestrator.stage import StageClient, StageStatus
+from orchestrator.stages import Stages
 from orchestrator.timeouts import Timeouts
 from orchestrator.transport.interpreter import SETUP_VENV
 from orchestrator.transport.ssh import SshTarget
@@ -87,7 +87,7 @@ def through(
 async def answer_of(
     spec: StageSpec, timeouts: Timeouts = PATIENT, recorder: MemoryRecorder | None = None
 ) -> int | None:
-    async with await Pipeline.start([spec], timeouts=timeouts, recorder=recorder) as pipeline:
+    async with await Stages.start([spec], timeouts=timeouts, recorder=recorder) as pipeline:
         return (await pipeline.forward("r", (1, 2), 0, Sampling())).token_id
 
 
@@ -289,7 +289,7 @@ def test_a_server_that_limits_logins_lets_all_workers_start(tmp_path: Path) -> N
         specs = [replace(spec, stage=stage, num_stages=8) for stage in range(8)]
 
         async def start() -> int:
-            async with await Pipeline.start(specs, recorder=recorder, timeouts=brisk) as pipeline:
+            async with await Stages.start(specs, recorder=recorder, timeouts=brisk) as pipeline:
                 return len(pipeline.facts.ready)
 
         assert asyncio.run(start()) == 8
@@ -300,7 +300,7 @@ def test_a_worker_whose_client_is_stopped_ends_with_its_lease(sshd: Sshd) -> Non
     spec = replace(through(sshd), options=WorkerOptions(stub=True, lease_s=1.5))
 
     async def stop() -> float:
-        async with await Pipeline.start([spec], timeouts=PATIENT) as pipeline:
+        async with await Stages.start([spec], timeouts=PATIENT) as pipeline:
             worker = psutil.Process(pipeline.facts.ready[0].pid)
             ours = psutil.Process().children()
             client = next(child for child in ours if child.name() == "ssh")

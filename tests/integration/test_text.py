@@ -57,3 +57,21 @@ def test_the_end_tokens_are_those_of_the_model(
     config = AutoConfig.from_pretrained(demo_model_path)
     end = plain.convert_tokens_to_ids("<|im_end|>")
     assert eos_token_ids(demo_model_path, config, plain) == (end,)
+
+
+def test_the_bytes_of_a_text_s_tokens_joined_are_the_text(codec: TextCodec) -> None:
+    pieces = codec.token_bytes(49152).pieces
+    for question in questions(1):
+        if question.prompt is not None:
+            ids = codec.encode_prompt(question.prompt)
+            assert b"".join(pieces[i] for i in ids) == question.prompt.encode()
+
+
+def test_special_tokens_and_the_template_are_told(
+    demo_model_path: Path, plain: PreTrainedTokenizerBase, codec: TextCodec
+) -> None:
+    known = codec.token_bytes(49152 + 2)
+    assert known.special_tokens == tuple(sorted(plain.added_tokens_decoder))
+    assert known.pieces[:3] == [b"<|endoftext|>", b"<|im_start|>", b"<|im_end|>"]
+    assert known.pieces[-2:] == [b"", b""]
+    assert known.chat_template == (demo_model_path / "chat_template.jinja").read_text()

@@ -58,7 +58,7 @@ class Stream:
     chosen: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Pipeline:
+class Stages:
     """Stages that are asked as the orchestrator asks."""
 
     def __init__(self, folder: Path, bounds: Sequence[int], **config: Any) -> None:
@@ -170,7 +170,7 @@ def test_six_requests_get_what_each_gets_alone(model_type: str, tmp_path: Path) 
     model = reference_model(folder)
     bounds = bounds_for(model.config, 6, 3)
     assert bounds is not None
-    pipeline, streams = Pipeline(folder, bounds), new_streams(steps)
+    pipeline, streams = Stages(folder, bounds), new_streams(steps)
     for i, stream in streams.items():
         pipeline.prefill(i, stream, PREFILLS[i])
     for step in range(steps):

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from orchestrator.failures import PipelineMismatch
-from orchestrator.pipeline import Pipeline
+from orchestrator.stages import Stages
 from tests.support.chain import Chain
 from tests.support.recovery_lab import QUICK, Ask, Watch, answers, history_spec, inflict
 from tests.support.stages import PATIENT, stub_specs
@@ -33,7 +33,7 @@ def test_packed_prefill_gives_the_same_answer_also_after_a_stage_was_lost() -> N
             if (rid, count) == ("r0", 5):
                 inflict("kill", watch.pids[1])
 
-        async with await Pipeline.start(
+        async with await Stages.start(
             specs, recorder=watch, policy=QUICK, timeouts=PATIENT, wire_encoding=PLANES
         ) as pipeline:
             got = await answers(pipeline, watch, asked.requests(), on_token=on_token)
@@ -44,7 +44,7 @@ def test_packed_prefill_gives_the_same_answer_also_after_a_stage_was_lost() -> N
 
 def test_stages_that_cannot_do_what_was_asked_are_refused_and_ended() -> None:
     async def run() -> None:
-        async with await Pipeline.start(stub_specs(2), timeouts=PATIENT, wire_encoding=INT8):
+        async with await Stages.start(stub_specs(2), timeouts=PATIENT, wire_encoding=INT8):
             pass
 
     with pytest.raises(PipelineMismatch, match=r"stage 0 on local knows .* asks for int8"):

@@ -57,7 +57,8 @@ def test_the_ready_line_and_its_mirror() -> None:
         "model_type": "stub",
         "quantization": "stub",
         "capabilities": [
-            *("ping", "tokenizer", "crop", "as_steps", "sample_steps", "together"),
+            *("ping", "tokenizer", "chat_template", "tools", "logprobs", "bias"),
+            *("score_tokens", "vocabulary", "crop", "as_steps", "sample_steps", "together"),
             *(["chain"] if "chain" in ready["capabilities"] else []),  # Where it can have a key.
         ],
         "max_rows": 16,

@@ -32,6 +32,7 @@ KEYS = st.fixed_dictionaries(
         "python": VALUE,
         "device": st.sampled_from(["auto", "cpu", "cuda", "cuda:1", "mps"]),
         "quantization": st.sampled_from(["bfloat16", "int8", "nf4", "int4-weight"]),
+        "engine": st.sampled_from(["fast", "stock", "graphs"]),
         "memory_bytes": st.integers(1, 2**50),
         "env": st.dictionaries(
             st.from_regex(r"[A-Z]{6,8}", fullmatch=True), VALUE | st.just(""), max_size=2
@@ -58,7 +59,7 @@ def line_of(entry: HostEntry) -> str:
     words += [f"slots={entry.slots}"] * (entry.slots > 1)
     if entry.layers:
         words.append(f"layers={entry.layers[0]}:{entry.layers[1]}")
-    for key in ("python", "device", "quantization"):
+    for key in ("python", "device", "quantization", "engine"):
         if (value := getattr(entry, key)) is not None:
             words.append(f"{key}={quoted(value)}")
     if entry.memory_bytes is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -12,9 +11,12 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
+
+from tests.support.browser_page import Page
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 DEADLINE_S = 60.0
@@ -23,58 +25,6 @@ DEADLINE_S = 60.0
 def chromium() -> str | None:
     """Return the program, where there is one."""
     return next((found for name in PROGRAMS if (found := shutil.which(name))), None)
-
-
-@dataclass
-class Page:
-    """A page that was opened.
-
-    Attributes:
-        complaints: what the browser's console was told: errors, refusals of the page's policy.
-        requests: every address that was asked for, the page's own first.
-    """
-
-    browser: Browser
-    session: str
-    complaints: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-    def ask(self, script: str) -> Any:
-        """Evaluate an expression in the page and return its value."""
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
-
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Call a method of the debugging protocol."""
-        return self.browser.call(method, self.session, **params)
-
-    def resize(self, width: int, height: int = 1400, *, dark: bool = False) -> None:
-        """Give the page a size in CSS pixels."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
-
-    def shoot(self, path: Path) -> None:
-        """Save a picture of the whole page."""
-        answer = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(answer["data"]))
-
-    def take(self, method: str, params: dict[str, Any]) -> None:
-        """Keep what the browser tells of this page."""
-        match method:
-            case "Runtime.exceptionThrown" | "Log.entryAdded":
-                self.complaints.append(json.dumps(params))
-            case "Runtime.consoleAPICalled" if params.get("type") in ("error", "warning"):
-                self.complaints.append(json.dumps(params))
-            case "Network.requestWillBeSent":
-                self.requests.append(params["request"]["url"])
 
 
 class Browser:
@@ -88,8 +38,8 @@ class Browser:
         self._loaded: set[str] = set()
 
     @contextmanager
-    def open(self, path: Path, *, scripts: bool = True) -> Iterator[Page]:
-        """Open a file, wait until it is loaded, and close it at the end."""
+    def open(self, place: Path | str, *, scripts: bool = True) -> Iterator[Page]:
+        """Open a file or an address, wait until it is loaded, and close it at the end."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self._pages[session] = Page(self, session)
@@ -97,12 +47,19 @@ class Browser:
             page.call(f"{domain}.enable")
         if not scripts:
             page.call("Emulation.setScriptExecutionDisabled", value=True)
-        self._loaded.discard(session)
-        page.call("Page.navigate", url=path.absolute().as_uri())
-        while session not in self._loaded:
+        url = place if isinstance(place, str) else place.absolute().as_uri()
+        self.load(page, "Page.navigate", url=url)
+        try:
+            yield page
+        finally:
+            self.call("Target.closeTarget", targetId=target)
+
+    def load(self, page: Page, method: str, **params: Any) -> None:
+        """Call what loads a page, and wait until it is loaded."""
+        self._loaded.discard(page.session)
+        page.call(method, **params)
+        while page.session not in self._loaded:
             self._read_one()
-        yield page
-        self.call("Target.closeTarget", targetId=target)
 
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """Call a method and wait for its answer; what comes before it goes to the pages."""
@@ -165,8 +122,11 @@ def browser(program: str, folder: Path) -> Iterator[Browser]:
     found = Browser(ask_write, tell_read)
     try:
         yield found
+        helpers = psutil.Process(process.pid).children(recursive=True)
         found.call("Browser.close")
         process.wait(DEADLINE_S)
+        # They notice its end by themselves, some a moment later.
+        psutil.wait_procs(helpers, DEADLINE_S)
     finally:
         os.close(ask_write)
         os.close(tell_read)

@@ -14,6 +14,8 @@ from worker.backends.base import (
     Part,
     Placement,
     Sampled,
+    Scored,
+    TokenBytes,
 )
 from worker.backends.steps import each_alone, one_by_one
 from worker.byte_planes import exact_codings
@@ -80,6 +82,8 @@ class HistoryBackend:
                 Capability.AS_STEPS,
                 Capability.SAMPLE_STEPS,
                 Capability.TOGETHER,
+                Capability.SCORE_TOKENS,
+                Capability.VOCABULARY,
                 *([Capability.CROP] if can_crop else []),
             ),
             max_rows=8,
@@ -87,14 +91,22 @@ class HistoryBackend:
         self.keeps_caches = True
 
     def tokenize(
-        self, prompt: str | None, messages: Sequence[Mapping[str, Any]] | None
+        self,
+        prompt: str | None,
+        messages: Sequence[Mapping[str, Any]] | None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Return the code points, mod the vocabulary."""
         return [ord(character) % VOCAB_SIZE for character in prompt or ""]
 
-    def detokenize(self, tokens: Sequence[int]) -> str:
+    def detokenize(self, tokens: Sequence[int], *, show_special: bool = False) -> str:
         """Return the ids as letters."""
         return "".join(chr(97 + token % 26) for token in tokens)
+
+    def vocabulary(self) -> TokenBytes:
+        """Return the ids as letters."""
+        return TokenBytes(pieces=[bytes([97 + token % 26]) for token in range(VOCAB_SIZE)])
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Refuse ids outside the vocabulary."""
@@ -121,7 +133,14 @@ class HistoryBackend:
         size = hidden.seq_len
         return [rows[i * size : (i + 1) * size] for i in range(hidden.batch)]
 
-    def forward(self, inputs: Rows, cache: HistoryCache | None, placement: Placement) -> Rows:
+    def forward(
+        self,
+        inputs: Rows,
+        cache: HistoryCache | None,
+        placement: Placement,
+        *,
+        every_row: bool = False,
+    ) -> Rows:
         """Hash each row with all rows before it that the mask lets through."""
         if cache is None:
             return inputs
@@ -169,6 +188,20 @@ class HistoryBackend:
         if options.suppress_tokens and len(set(options.suppress_tokens)) == VOCAB_SIZE:
             raise ProtocolError(ErrorCode.BAD_FIELD, "every token is suppressed")
         return Sampled(token_ids=tuple(rows[-1][0] % VOCAB_SIZE for rows in outputs))
+
+    def score(
+        self, outputs: Rows, tokens: Sequence[int], top_logprobs: int, placement: Placement
+    ) -> list[Scored]:
+        """Return what depends on the row, the token and the position alone, and on all of them."""
+        scored = []
+        for i, (row, token) in enumerate(zip(outputs[0], tokens, strict=False)):
+            mark = f"|{token}@{placement.position + i}".encode()
+            logprob = -float(hashlib.sha256(row + mark).digest()[0])
+            top = (row[0] % VOCAB_SIZE,) if top_logprobs else None
+            scored.append(
+                Scored(logprob=logprob, top_tokens=top, top_logprobs=(-0.5,) if top else None)
+            )
+        return scored
 
     def choose(self, draws: Sequence[Draw[Rows]]) -> list[list[Sampled] | Exception]:
         """Choose after each of the last rows."""

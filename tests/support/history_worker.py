@@ -29,6 +29,8 @@ from worker.protocol.stage import StageSlice
 NUM_LAYERS = 6
 VOCAB_SIZE = 100
 MAX_CONTEXT = 4096
+# Of a chat: before a question, before an answer, behind each.
+QUESTION, ANSWER, END = 95, 96, 97
 
 
 class BoundaryBackend(HistoryBackend):
@@ -40,6 +42,7 @@ class BoundaryBackend(HistoryBackend):
         kernel: str = "hash",
         budget: int | None = None,
         fatal: int | None = None,
+        ends: tuple[int, ...] = (),
     ) -> None:
         super().__init__(own)
         self._fatal = fatal
@@ -48,17 +51,31 @@ class BoundaryBackend(HistoryBackend):
             max_context=MAX_CONTEXT,
             numerics={"linear": kernel},
             kv_budget_bytes=budget,
+            eos_token_ids=ends,
         )
 
     def tokenize(
-        self, prompt: str | None, messages: Sequence[Mapping[str, Any]] | None
+        self,
+        prompt: str | None,
+        messages: Sequence[Mapping[str, Any]] | None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Return the code points, or die."""
+        """Return the code points, or die; messages hold their ids in decimal."""
+        if messages is not None:
+            return chat_ids([(message["role"], message["content"]) for message in messages])
         if (prompt or "").startswith("die!"):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().tokenize(prompt, messages)
 
-    def forward(self, inputs: Rows, cache: HistoryCache | None, placement: Placement) -> Rows:
+    def forward(
+        self,
+        inputs: Rows,
+        cache: HistoryCache | None,
+        placement: Placement,
+        *,
+        every_row: bool = False,
+    ) -> Rows:
         """Hash each marked row with all marked rows before it."""
         if cache is None:
             return inputs
@@ -75,6 +92,15 @@ class BoundaryBackend(HistoryBackend):
         return Sampled(token_ids=(token,))
 
 
+def chat_ids(messages: Sequence[tuple[str, str]]) -> list[int]:
+    """Return the ids of a chat, up to where an answer begins."""
+    ids: list[int] = []
+    for role, content in messages:
+        mark = ANSWER if role == "assistant" else QUESTION
+        ids += [mark, *map(int, content.split()), END]
+    return [*ids, ANSWER]
+
+
 def chosen_token(row: bytes, position: int, temperature: float, seed: int) -> int:
     """Return the token that the last stage chooses."""
     draw = f"{seed}@{position}".encode() if temperature else b""
@@ -87,7 +113,7 @@ def open_history(config: WorkerConfig, emit: Callable[[Event], None]) -> Opened:
     `hold:FILE` waits for ever in its first start; `late:FILE` in all others; `once:FILE` cannot
     load in all others. FILE is what they know by whether it is the first. `doomed:FILE` crashes as
     long as FILE exists. `kernel:NAME` is another implementation. `budget:BYTES` bounds its caches.
-    `fatal:N` is killed by an op at position N.
+    `fatal:N` is killed by an op at position N. `chat:BYTES` ends answers, and bounds its caches.
     """
     identity = config.identity(NUM_LAYERS)
     kind, _, value = (config.model_id or "").partition(":")
@@ -101,10 +127,11 @@ def open_history(config: WorkerConfig, emit: Callable[[Event], None]) -> Opened:
         raise LoadFailed("the disk is gone")
     if (kind, is_first) == ("doomed", False):
         os.kill(os.getpid(), signal.SIGKILL)
-    budget_bytes = int(value) if kind == "budget" else None
+    budget_bytes = int(value) if kind in ("budget", "chat") else None
+    ends = (END,) if kind == "chat" else ()
     kernel = value if kind == "kernel" else "hash"
     fatal = int(value) if kind == "fatal" else None
-    backend: Any = BoundaryBackend(identity.slice, kernel, budget_bytes, fatal)  # own caches
+    backend: Any = BoundaryBackend(identity.slice, kernel, budget_bytes, fatal, ends)  # own caches
     return identity, backend
 
 

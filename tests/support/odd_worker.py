@@ -27,12 +27,23 @@ from worker.protocol.exits import ExitCode
 class OddBackend(StubBackend):
     """The stub, but for its tokenizer, and for layers that give back what they take in."""
 
-    def forward(self, inputs: StubArray, cache: KVCache | None, placement: Placement) -> StubArray:
+    def forward(
+        self,
+        inputs: StubArray,
+        cache: KVCache | None,
+        placement: Placement,
+        *,
+        every_row: bool = False,
+    ) -> StubArray:
         """Pass the hidden states through: nothing is computed, only moved."""
         return inputs
 
     def tokenize(
-        self, prompt: str | None, messages: Sequence[Mapping[str, Any]] | None
+        self,
+        prompt: str | None,
+        messages: Sequence[Mapping[str, Any]] | None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Do what the prompt says."""
         words = (prompt or "").split()
@@ -56,7 +67,7 @@ class OddBackend(StubBackend):
                 # Until the other end of a fifo opens: an op as long as the test wants.
                 say("waiting")
                 return [int(Path(words[1]).read_text(encoding="ascii"))]
-        return super().tokenize(prompt, messages)
+        return super().tokenize(prompt, messages, tools, template_options)
 
 
 class FactlessBackend(StubBackend):

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 from orchestrator.bundle.records import NoRecorder
-from orchestrator.pipeline import Pipeline
+from orchestrator.stages import Stages
 from tests.support.stages import PATIENT, odd_spec
 from worker.protocol.codec import EventLine, decode_worker_line
 from worker.protocol.events import Importing, Starting
@@ -46,11 +46,11 @@ async def run(when: str) -> None:
         specs = [
             replace(spec, options=replace(spec.options, model_id="load-hangs")) for spec in specs
         ]
-        starting = asyncio.ensure_future(Pipeline.start(specs, recorder=watch, timeouts=PATIENT))
+        starting = asyncio.ensure_future(Stages.start(specs, recorder=watch, timeouts=PATIENT))
         await watch.loading.wait()
         tell(watch.pids)
         await starting
-    async with await Pipeline.start(specs, recorder=watch, timeouts=PATIENT) as pipeline:
+    async with await Stages.start(specs, recorder=watch, timeouts=PATIENT) as pipeline:
         if when == "busy":
             asking = asyncio.ensure_future(pipeline.tokenize("r", "hang"))
             await watch.hanging.wait()

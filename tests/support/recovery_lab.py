@@ -16,10 +16,10 @@ import psutil
 
 from orchestrator.bundle.records import OpRecord, RecoveryRecord
 from orchestrator.generate import generate
-from orchestrator.pipeline import Pipeline
 from orchestrator.recovery import RecoveryPolicy
 from orchestrator.request import GenerationRequest
 from orchestrator.specs import StageSpec, WorkerOptions
+from orchestrator.stages import Stages
 from tests.support.history_chain import expected_tokens
 from tests.support.stages import PATIENT, ROOT, MemoryRecorder
 from worker.protocol.codec import EventLine, decode_worker_line
@@ -156,7 +156,7 @@ class Ask:
 
 
 async def answers(
-    pipeline: Pipeline,
+    pipeline: Stages,
     watch: Watch,
     requests: Sequence[GenerationRequest],
     on_token: Callable[[str, int], None] = lambda rid, count: None,
@@ -210,7 +210,7 @@ class Outcome:
         return self.same and self.recovery_ms is not None
 
 
-async def play(pipeline: Pipeline, watch: Watch, cell: Cell, expected: Sequence[Any]) -> Outcome:
+async def play(pipeline: Stages, watch: Watch, cell: Cell, expected: Sequence[Any]) -> Outcome:
     """Send the cell's requests, inflict its fault once, and look at the answers."""
     before = len(watch.recoveries)
     back = sum(record.ok for record in watch.recoveries) + 1
@@ -272,7 +272,7 @@ async def play_load(
             asyncio.get_running_loop().call_soon(inflict, fault, watch.pids[stage])
 
     watch.on_loading = on_loading
-    async with await Pipeline.start(specs, recorder=watch, **options) as pipeline:
+    async with await Stages.start(specs, recorder=watch, **options) as pipeline:
         took_ms = recovery_ms(watch.recoveries)
         got = [await answers(pipeline, watch, cell.ask.requests()) for cell in cells]
     return [

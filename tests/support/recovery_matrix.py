@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.pipeline import Pipeline
 from orchestrator.recovery import RecoveryPolicy
 from orchestrator.specs import StageSpec
+from orchestrator.stages import Stages
 from orchestrator.timeouts import Timeouts
 from tests.support.recovery_lab import (
     FAULTS,
@@ -68,7 +68,7 @@ def history_bench() -> Bench:
 async def undisturbed(bench: Bench) -> Expected:
     """Return what the bench's own workers answer when nothing happens."""
     watch = Watch()
-    async with await Pipeline.start(
+    async with await Stages.start(
         bench.specs(""), recorder=watch, timeouts=bench.timeouts
     ) as pipeline:
         found = [(ask, await answers(pipeline, watch, ask.requests())) for ask in ASKS]
@@ -101,7 +101,7 @@ async def play_matrix(
         serving = [moment for moment in moments if moment != "load"]
         async with (
             room,
-            await Pipeline.start(
+            await Stages.start(
                 bench.specs(fault), recorder=watch, timeouts=bench.timeouts, policy=bench.policy
             ) as pipeline,
         ):

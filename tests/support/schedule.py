@@ -15,6 +15,9 @@ BEGUN_FIRST = (
     "integration/test_survey.py",  # computes
     "chaos/test_net_hosts.py",
     "integration/test_slurm.py",
+    "clients/test_lm_eval.py",  # computes
+    "chaos/test_serve_load.py",
+    "clients/test_structured.py",  # computes
     "integration/test_hub_worker.py",  # computes
     "chaos/test_stage_faults.py",
     "integration/test_run.py",

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from orchestrator.chunk import Chunk
 from orchestrator.failures import OpRejected
+from orchestrator.prefixes import Lease
 from orchestrator.request import GenerationRequest
 from orchestrator.speculation.drafter import Draft
 from orchestrator.speculation.pass_costs import PassCosts
@@ -82,16 +84,19 @@ class Ruled:
     def history_bytes(self, rid: object) -> int:
         return 0
 
-    async def tokenize(self, rid: object, prompt: object, messages: object) -> tuple[int, ...]:
+    async def tokenize(
+        self, rid: object, prompt: object, messages: object, **more: object
+    ) -> tuple[int, ...]:
         return tuple(self.prompt)
 
-    async def detokenize(self, rid: object, tokens: Sequence[int]) -> str:
+    async def detokenize(
+        self, rid: object, tokens: Sequence[int], *, show_special: bool = False
+    ) -> str:
         return "".join(chr(97 + token % 26) for token in tokens)
 
-    async def prefill(
-        self, rid: object, tokens: Sequence[int], chunk_tokens: int, sampling: Sampling
-    ) -> SampledReply:
-        return (await self._rows(tokens, 0, sampling, each=False))[-1]
+    async def run(self, rid: object, chunks: Sequence[Chunk], sampling: Sampling) -> SampledReply:
+        tokens = [token for chunk in chunks for token in chunk.tokens]
+        return (await self._rows(tokens, chunks[0].position, sampling, each=False))[-1]
 
     async def forward(
         self, rid: object, tokens: Sequence[int], position: int, sampling: Sampling
@@ -189,9 +194,7 @@ class Guessing:
     drafter: Told
     costs: PassCosts = field(default_factory=lambda: FreeRows(16, lambda: 0.0))
 
-    def open(
-        self, request: GenerationRequest, prompt: Sequence[int], bounds: Bounds
-    ) -> SpeculatedTokens:
+    def open(self, request: GenerationRequest, lease: Lease, bounds: Bounds) -> SpeculatedTokens:
         """Return the source of a request's tokens."""
         pipeline: Any = self.pipeline
-        return SpeculatedTokens(pipeline, request, prompt, bounds, self.drafter, self.costs)
+        return SpeculatedTokens(pipeline, request, lease, bounds, self.drafter, self.costs)

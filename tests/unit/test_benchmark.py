@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import pytest
 
+from orchestrator.benchmark.figure import Figure
+from orchestrator.benchmark.guess_result import GuessedText, GuessResult
+from orchestrator.benchmark.guessed import guessed_text
 from orchestrator.benchmark.options import BenchOptions, add_options, read_options, read_streams
 from orchestrator.benchmark.page import page_of
 from orchestrator.benchmark.plot import HEIGHT, stage_bars, throughput
-from orchestrator.benchmark.result import BenchResult, Figure, FirstRequest, StageResult
+from orchestrator.benchmark.result import BenchResult, FirstRequest, StageResult
 from orchestrator.benchmark.rounds import LevelSample
 from orchestrator.benchmark.stream import StreamSample
 from orchestrator.benchmark.summary import level_result
-from orchestrator.benchmark.tables import level_rows, show_result, stage_row
+from orchestrator.benchmark.tables import guess_rows, level_rows, show_result, stage_row
 from orchestrator.benchmark.tap import Tap, TimedOp
+from orchestrator.benchmark.texts import TEXTS
 from orchestrator.benchmark.token_time import StageTime, alone_sample, busy_shares
 from orchestrator.bundle.records import NoRecorder, OpRecord
 from orchestrator.bundle.screen import Table
+from orchestrator.token_source import Guesses
 from worker.protocol.codec import encode_event
 from worker.protocol.events import Envelope, Op
 
@@ -209,6 +215,41 @@ def read(*words: str) -> BenchOptions:
     return read_options(parser, parser.parse_args(["--local=1", *words]))
 
 
+def guessed(name: str, *, new_ids: tuple[int, ...] = (0, 1, 2)) -> GuessedText:
+    text = next(text for text in TEXTS if text.name == name)
+    plain = [stream(0, 100, 200), stream(0, 200, 400)]
+    quick = [
+        StreamSample(8, 0, (0, 50, 100), new_ids, Guesses(drafted, accepted))
+        for drafted, accepted in ((4, 3), (6, 2))
+    ]
+    return guessed_text(text, stream(0, 400, 800), plain, quick)
+
+
+def test_guesses_are_compared_round_by_round_and_token_by_token() -> None:
+    text = guessed("quote")
+    found = (text.ratio.values, text.guessed_tokens, text.accepted_share, text.same_tokens)
+    assert found == ((2, 4), 10, 0.5, True)
+    assert text.first_tokens_per_s == 2.5
+    other = GuessResult(draft_model=None, texts=(text, guessed("story", new_ids=(0, 1, 3))))
+    assert (other.same_tokens, other.to_json()["same_tokens"]) == (False, False)
+    assert [row[-1] for row in guess_rows(other)] == ["the same", "DIFFERENT"]
+
+
+def test_guesses_are_told_in_the_tables_and_drawn_on_the_page() -> None:
+    told = replace(
+        result(1), guesses=GuessResult(draft_model="<i>small</i>", texts=(guessed("quote"),))
+    )
+    screen = Lines()
+    show_result(told, screen)
+    assert screen.tables[-1].rows[0][:4] == (
+        *("quote", "7.5 (5.0-10.0)", "20.0 (20.0-20.0)", "3.00 (2.00-4.00)"),
+    )
+    assert "by <i>small</i>" in screen.lines[-2]
+    page = page_of(told)
+    assert "&lt;i&gt;small" in page
+    assert 'width="37.5%"' in page  # 7.5 of 20 tokens/s
+
+
 def test_one_request_alone_is_always_measured() -> None:
     assert read("--stub", "--streams=8,2,8").streams == (1, 2, 8)
 
@@ -224,6 +265,7 @@ def test_other_numbers_of_requests_are_refused(text: str) -> None:
     [
         ((), "give --model-id (a folder or a hub id), or --stub"),
         (("--stub", "--new-tokens=1"), "--new-tokens 1 has nothing after the first; give 2 or mo"),
+        (("--stub", "--speculate=draft"), "--speculate draft needs --draft-model-id"),
         (("--stub", "--html=/no/such/p.html"), "/no/such/p.html: there is no folder /no/such"),
         (("--stub", "--html=/tmp"), "--html /tmp is a folder; name a file to write"),
     ],

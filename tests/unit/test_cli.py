@@ -60,6 +60,7 @@ def test_the_defaults_are_greedy_and_plain() -> None:
         draft_model_id=None,
         draft_quantization=None,
         draft_device=None,
+        prefix_reuse="off",
         bundle_dir=None,
         no_bundle=False,
         accept_new=False,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.bundle.records import NoRecorder, RequestRecord
+from orchestrator.chunk import Chunk
 from orchestrator.generate import TokenOutput, generate
 from orchestrator.request import GenerationRequest, RequestRefused
 from worker.protocol.ops import SampledReply, Sampling
@@ -39,10 +40,14 @@ class Scripted:
     def history_bytes(self, rid: str) -> int:
         return 7
 
-    async def tokenize(self, rid: str, prompt: str | None, messages: object) -> tuple[int, ...]:
+    async def tokenize(
+        self, rid: str, prompt: str | None, messages: object, **more: object
+    ) -> tuple[int, ...]:
         return tuple((prompt or "").encode())
 
-    async def detokenize(self, rid: str, tokens: Sequence[int]) -> str:
+    async def detokenize(
+        self, rid: str, tokens: Sequence[int], *, show_special: bool = False
+    ) -> str:
         return bytes(t for t in tokens if t > 1).decode("utf-8", "replace")
 
     async def forward(
@@ -59,13 +64,10 @@ class Scripted:
             await asyncio.Event().wait()
         return SampledReply(token_id=self.answer[index], logprob=-0.5)
 
-    async def prefill(
-        self, rid: str, tokens: Sequence[int], chunk_tokens: int, sampling: Sampling
-    ) -> SampledReply:
-        last = (len(tokens) - 1) // chunk_tokens * chunk_tokens
-        for start in range(0, last, chunk_tokens):
-            await self.forward(rid, tokens[start : start + chunk_tokens], start, None)
-        return await self.forward(rid, tokens[last:], last, sampling)
+    async def run(self, rid: str, chunks: Sequence[Chunk], sampling: Sampling) -> SampledReply:
+        for chunk in chunks[:-1]:
+            await self.forward(rid, chunk.tokens, chunk.position, None)
+        return await self.forward(rid, chunks[-1].tokens, chunks[-1].position, sampling)
 
     async def release(self, rid: str) -> None:
         self.released.append(rid)
@@ -168,7 +170,7 @@ def test_a_request_that_does_not_fit_is_refused_with_three_numbers(
         outputs_of(pipeline, max_new_tokens=max_new)
     assert f"has 6 tokens and {max_new or 1} new ones are asked for" in str(caught.value)
     assert f"the context holds {context}" in str(caught.value)
-    assert (pipeline.asked, pipeline.released) == ([], ["r"])
+    assert (pipeline.asked, pipeline.released) == ([], [])
 
 
 def test_an_empty_prompt_is_refused_before_any_forward() -> None:
@@ -268,6 +270,10 @@ def test_the_record_has_numbers_and_no_text() -> None:
         "ignore_eos": False,
         "prefill_chunk": 256,
         "chat": False,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "num_biased_tokens": 0,
+        "has_grammar": False,
     }
     assert record.history_bytes == 7
     assert record.ttft_ms is not None and record.ttft_ms <= record.duration_ms
@@ -276,8 +282,8 @@ def test_the_record_has_numbers_and_no_text() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"messages": ()}, "give a prompt or messages, one of the two"),
-        ({"prompt": None}, "give a prompt or messages, one of the two"),
+        ({"messages": ()}, "give a prompt, messages or tokens, one of the three"),
+        ({"prompt": None}, "give a prompt, messages or tokens, one of the three"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0 and must be at least 1"),
         ({"prefill_chunk": 0}, "prefill_chunk is 0 and must be at least 1"),
     ],

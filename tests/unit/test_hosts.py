@@ -62,6 +62,7 @@ def test_the_documented_example() -> None:
             "gpu1 quantization=int4",
             "quantization=int4 must be one of bfloat16, int8, nf4, int8-weight, int4-weight",
         ),
+        ("gpu1 engine=slow", "engine=slow must be one of fast, stock, graphs"),
         (
             "gpu1 code=mine",
             "code=mine must be shipped (the worker's code is sent there) or installed",

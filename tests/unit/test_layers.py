@@ -44,9 +44,9 @@ CAUGHT = [
     # the order of the orchestrator's layers
     ("orchestrator/transport/ssh.py", "from worker.protocol import ops", 1, "no messages"),
     ("orchestrator/transport/ssh.py", "from ..stage import StageClient", 1, "lowest layer"),
-    ("orchestrator/stage.py", "from orchestrator.pipeline import P", 1, "no other stage"),
-    ("orchestrator/pipeline.py", "from .transport.local import x", 1, "knows no process"),
-    ("orchestrator/pipeline.py", "import subprocess", 1, "knows no process"),
+    ("orchestrator/stage.py", "from orchestrator.stages import P", 1, "no other stage"),
+    ("orchestrator/stages.py", "from .transport.local import x", 1, "knows no process"),
+    ("orchestrator/stages.py", "import subprocess", 1, "knows no process"),
     ("orchestrator/bundle/reader.py", "from ..stage import x", 1, "reads files only"),
     # no hidden state
     ("worker/serve.py", "import os\nx = os.environ['A']", 2, "uses os.environ"),

@@ -44,7 +44,7 @@ def passed(*full: int, drop: bool) -> list[tuple[str, int | None, int | None]]:
             if index not in full:
                 place.room.set()
         passing = Pass(0)
-        passing.send(places, REQUESTS, 7, 1.0)
+        passing.send(places, REQUESTS, 7, 1.0, lambda: None)
         for _ in range(5):
             await asyncio.sleep(0)
         if drop:

@@ -9,7 +9,7 @@ from worker.protocol.roles import StageIdentity
 from worker.protocol.schema import ErrorCode, ProtocolError
 from worker.protocol.stage import StageSlice
 
-FIRST = {"tokenize", "embed_and_forward", "decode_step", "connect"}
+FIRST = {"tokenize", "embed_and_forward", "decode_step", "connect", "vocabulary"}
 MIDDLE = {"forward_range", "connect", "listen"}
 LAST = {"forward_and_sample", "detokenize", "listen"}
 ANY = {"together", "release", "ping", "shutdown", "environment"}

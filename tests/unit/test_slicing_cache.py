@@ -19,6 +19,7 @@ from tests.support.tiny import (
     through_bytes,
     tiny_checkpoint,
 )
+from worker.model.decode_step import DecodeStep
 from worker.model.errors import CannotCrop
 from worker.model.kv import StageCache
 from worker.model.load_options import Engine, LoadOptions
@@ -114,6 +115,7 @@ def _broken(stage: StageRunner) -> Iterator[None]:
         yield
         handle.remove()
     else:
+        assert isinstance(step, DecodeStep)
         stage.decode_step = replace(step, _step=lambda *given: fail(step._step(*given)))
         yield
         stage.decode_step = step

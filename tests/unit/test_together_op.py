@@ -171,3 +171,22 @@ def test_a_released_session_is_gone_for_the_next_op() -> None:
     stage(Release(request_id="a"))
     replies = stage.together(step("a"), step("b"))
     assert [getattr(reply, "code", None) for reply in replies] == ["no_session", None]
+
+
+def test_a_row_that_is_scored_is_scored_as_alone() -> None:
+    def row(name: str, **more: Any) -> tuple[ForwardAndSample, ForwardAndSample]:
+        hidden = encode_base64(name.encode() * 8)
+        return ForwardAndSample(
+            request_id=name, position=0, seq_len=1, hidden_b64=hidden, sample=False
+        ), ForwardAndSample(request_id=name, position=1, seq_len=1, hidden_b64=hidden, **more)
+
+    def answers(stage: Stage, *, together: bool) -> list[Any]:
+        given = [row("a"), row("b", score_tokens=(4,), top_logprobs=1), row("c")]
+        for first, _ in given:
+            stage(first)
+        steps = [step for _, step in given]
+        return stage.together(*steps) if together else [stage(step) for step in steps]
+
+    alone = answers(Stage(LAST), together=False)
+    assert answers(Stage(LAST), together=True) == alone
+    assert [len(answer.scores or ()) for answer in alone] == [0, 1, 0]

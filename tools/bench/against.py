@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.benchmark.stream import run_streams
 from orchestrator.benchmark.workload import Workload
 from orchestrator.bundle.records import NoRecorder
-from orchestrator.pipeline import Pipeline
 from orchestrator.specs import StageSpec, WorkerOptions
+from orchestrator.stages import Stages
 from tools.bench.rounds import spread
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ async def measured(
     from tools.bench.plain import PlainModel, Timed
 
     plain = PlainModel(question.folder, question.threads)
-    async with await Pipeline.start(specs_of(question)) as pipeline:
+    async with await Stages.start(specs_of(question)) as pipeline:
         workload = await Workload.fitted(
             pipeline,
             prompt_tokens=question.prompt_tokens,

@@ -27,7 +27,7 @@ from typing import Any
 
 from orchestrator.bundle.records import Recorder
 from orchestrator.bundle.writer import BundleWriter
-from orchestrator.pipeline import Pipeline
+from orchestrator.stages import Stages
 from orchestrator.transport.base import Launch
 from orchestrator.transport.pipes import PipedProcess
 from tools.bench.quick_stages import quick_specs
@@ -45,7 +45,7 @@ async def cost_us(
 ) -> float:
     """Return the microseconds of CPU time for each op of decode steps."""
     specs = quick_specs(NUM_STAGES, hidden_chars, tells=tells)
-    async with await Pipeline.start(specs, recorder=recorder) as pipeline:
+    async with await Stages.start(specs, recorder=recorder) as pipeline:
 
         async def step(position: int) -> None:
             await pipeline.forward("r", (7,), position, Sampling())

@@ -32,11 +32,11 @@ from typing import Any
 
 from orchestrator.bundle.records import NoRecorder
 from orchestrator.generate import generate
-from orchestrator.pipeline import Pipeline
 from orchestrator.request import GenerationRequest
 from orchestrator.specs import StageSpec, WorkerOptions
 from orchestrator.speculation.draft_model import start_draft
 from orchestrator.speculation.speculator import Speculator
+from orchestrator.stages import Stages
 from orchestrator.timeouts import Timeouts
 from tools.bench.speculation_prompts import PROMPTS, always_wrong
 from tools.demo_model import default_dir, demo_model
@@ -82,7 +82,7 @@ def _engine(engine: str | None) -> dict[str, Any]:
 
 
 async def answer(
-    pipeline: Pipeline, prompt: str, tokens: int, raw: bool, speculator: Speculator | None
+    pipeline: Stages, prompt: str, tokens: int, raw: bool, speculator: Speculator | None
 ) -> Answer:
     """Generate one answer."""
     request = GenerationRequest(
@@ -105,7 +105,7 @@ async def answer(
 
 
 @contextlib.asynccontextmanager
-async def speculator_of(given: argparse.Namespace, pipeline: Pipeline) -> AsyncIterator[Speculator]:
+async def speculator_of(given: argparse.Namespace, pipeline: Stages) -> AsyncIterator[Speculator]:
     """Make what guesses."""
     if given.prompts == "random":
         yield always_wrong(pipeline)
@@ -129,7 +129,7 @@ async def measure(given: argparse.Namespace) -> dict[str, Any]:
     kind = "quote" if given.prompts == "random" else given.prompts
     rows = []
     async with (
-        await Pipeline.start(specs_of(given.folder, links_ms, given.engine)) as pipeline,
+        await Stages.start(specs_of(given.folder, links_ms, given.engine)) as pipeline,
         speculator_of(given, pipeline) as speculator,
     ):
         for index, (raw, prompt) in enumerate(PROMPTS[kind][: given.most_prompts]):

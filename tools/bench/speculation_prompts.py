@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.pipeline import Pipeline
+from orchestrator.prefixes import Lease
 from orchestrator.request import GenerationRequest
 from orchestrator.speculation.drafter import Draft
 from orchestrator.speculation.pass_costs import PassCosts
 from orchestrator.speculation.speculated import Bounds, SpeculatedTokens
+from orchestrator.stages import Stages
 
 _CODE = '''class Stack:
     """A last-in first-out stack of items."""
@@ -80,17 +81,15 @@ class _Wrong:
 
 
 class _WrongSpeculator:
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Stages) -> None:
         self._pipeline = pipeline
         self._costs = PassCosts(pipeline.facts.max_rows, lambda: pipeline.links_s)
 
-    def open(
-        self, request: GenerationRequest, prompt: Sequence[int], bounds: Bounds
-    ) -> SpeculatedTokens:
+    def open(self, request: GenerationRequest, lease: Lease, bounds: Bounds) -> SpeculatedTokens:
         """Return the source of a request's tokens."""
-        return SpeculatedTokens(self._pipeline, request, prompt, bounds, _Wrong(), self._costs)
+        return SpeculatedTokens(self._pipeline, request, lease, bounds, _Wrong(), self._costs)
 
 
-def always_wrong(pipeline: Pipeline) -> Any:
+def always_wrong(pipeline: Stages) -> Any:
     """Return what guesses wrongly for every request."""
     return _WrongSpeculator(pipeline)

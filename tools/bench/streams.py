@@ -26,9 +26,9 @@ from typing import Any
 
 from orchestrator.bundle.records import NoRecorder
 from orchestrator.generate import generate
-from orchestrator.pipeline import Pipeline
 from orchestrator.request import GenerationRequest
 from orchestrator.specs import StageSpec, WorkerOptions
+from orchestrator.stages import Stages
 from tools.bench.paced_stages import StagePace, paced_specs
 from worker.protocol.codec import EventLine, decode_worker_line
 from worker.protocol.events import Op
@@ -76,7 +76,7 @@ class Streams:
 
 
 async def decode(
-    pipeline: Pipeline, rid: str, until: asyncio.Event, waits_s: list[float], position: int = 1
+    pipeline: Stages, rid: str, until: asyncio.Event, waits_s: list[float], position: int = 1
 ) -> None:
     """Decode one stream until it is enough."""
     while not until.is_set():
@@ -91,7 +91,7 @@ async def paced_streams(
 ) -> list[Streams]:
     """Measure some numbers of streams, one after the other."""
     watch, found = Watch(), []
-    async with await Pipeline.start(specs, recorder=watch) as pipeline:
+    async with await Stages.start(specs, recorder=watch) as pipeline:
         for count in streams:
             waits_s: list[float] = []
             until = asyncio.Event()
@@ -126,7 +126,7 @@ async def paced_stall(specs: Sequence[StageSpec], chunk: int, streams: int) -> S
     """Read a long prompt beside some streams."""
     waits_s: list[float] = []
     until = asyncio.Event()
-    async with await Pipeline.start(specs) as pipeline, asyncio.TaskGroup() as group:
+    async with await Stages.start(specs) as pipeline, asyncio.TaskGroup() as group:
         for i in range(streams):
             group.create_task(decode(pipeline, f"d{i}", until, waits_s))
         await pipeline.prefill("warm-up", (7,) * 2 * chunk, chunk, Sampling())
@@ -145,7 +145,7 @@ async def paced_stall(specs: Sequence[StageSpec], chunk: int, streams: int) -> S
     )
 
 
-async def prefill_ratio(pipeline: Pipeline, tokens: Sequence[int], chunk: int, rounds: int) -> Any:
+async def prefill_ratio(pipeline: Stages, tokens: Sequence[int], chunk: int, rounds: int) -> Any:
     """Return seconds of a prompt chunk after chunk, pipelined, and their ratio (medians)."""
     one_by_one_s, pipelined_s = [], []
     for i in range(rounds + 1):
@@ -183,13 +183,13 @@ async def paced(stages: int, seconds: float) -> dict[str, Any]:
         asdict(await paced_stall(paced_specs(stages, plain), chunk, 4))
         for chunk in (PROMPT_TOKENS, 256, 128)
     ]
-    async with await Pipeline.start(paced_specs(2, plain)) as pipeline:
+    async with await Stages.start(paced_specs(2, plain)) as pipeline:
         found["prefill on 2 stages"] = await prefill_ratio(pipeline, (7,) * PROMPT_TOKENS, 256, 1)
     return found
 
 
 async def real_streams(
-    pipeline: Pipeline, watch: Watch, count: int, new_tokens: int, prompt_words: int
+    pipeline: Stages, watch: Watch, count: int, new_tokens: int, prompt_words: int
 ) -> Streams:
     """Stream whole answers; rates are of the time when all have begun and none has ended."""
     begun, times_s = 0, list[tuple[float, int]]()
@@ -244,7 +244,7 @@ async def real(given: argparse.Namespace) -> dict[str, Any]:
     """Play everything with a model."""
     watch, found = Watch(), dict[str, Any]()
     specs = real_specs(given.folder, given.stages, given.threads)
-    async with await Pipeline.start(specs, recorder=watch) as pipeline:
+    async with await Stages.start(specs, recorder=watch) as pipeline:
         await real_streams(pipeline, watch, 2, 8, 32)  # the kernels' first calls
         rounds: dict[int, list[Streams]] = {count: [] for count in given.streams}
         for _ in range(given.rounds):

@@ -36,7 +36,14 @@ class FaultyBackend(StubBackend):
         self._when = when
         self._forwards = 0
 
-    def forward(self, inputs: StubArray, cache: KVCache | None, placement: Placement) -> StubArray:
+    def forward(
+        self,
+        inputs: StubArray,
+        cache: KVCache | None,
+        placement: Placement,
+        *,
+        every_row: bool = False,
+    ) -> StubArray:
         """Break when it is time; be slow always where that is the fault."""
         self._forwards += 1
         if self._fault.startswith("slow:"):

@@ -24,11 +24,11 @@ from orchestrator.bundle.records import (
 )
 from orchestrator.failures import StageFailure
 from orchestrator.generate import generate
-from orchestrator.pipeline import Pipeline
 from orchestrator.recovery import RecoveryPolicy, SpareSlot
 from orchestrator.request import GenerationRequest
 from orchestrator.specs import StageSpec, WorkerOptions
 from orchestrator.stage import StageStatus
+from orchestrator.stages import Stages
 from orchestrator.timeouts import Timeouts
 from orchestrator.transport.ssh import SshTarget
 from worker.protocol.ops import Sampling
@@ -88,7 +88,7 @@ def spare_of(task: dict[str, Any], place: dict[str, str]) -> SpareSlot:
     )
 
 
-async def answer(pipeline: Pipeline, teller: Teller, line: bytes) -> None:
+async def answer(pipeline: Stages, teller: Teller, line: bytes) -> None:
     """Answer one request, telling each token."""
     asked = json.loads(line)
     if asked.get("raise"):
@@ -120,7 +120,7 @@ async def run(task: dict[str, Any]) -> None:
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
     )
-    starting = Pipeline.start(
+    starting = Stages.start(
         specs_of(task),
         recorder=teller,
         timeouts=Timeouts(**task["timeouts"]),
