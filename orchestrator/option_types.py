@@ -54,6 +54,16 @@ def connections(text: str) -> int:
     return value
 
 
+def origin(text: str) -> str:
+    """Read the origin of a web page, or `*`."""
+    scheme, separator, rest = text.partition("://")
+    if text != "*" and (not separator or not scheme or not rest or "/" in rest):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no origin; give scheme and host, as https://chat.example.org"
+        )
+    return text
+
+
 def stop(text: str) -> str:
     """Read a stop string."""
     if not text:

@@ -15,6 +15,7 @@ from orchestrator.grammar.compiled import CompiledGrammar, first_line
 from orchestrator.grammar.grammar import Grammar
 from orchestrator.grammar.refused import GrammarRefused
 from orchestrator.grammar.token_table import token_table
+from orchestrator.grammar.trial import TRIAL_S, is_bounded
 from orchestrator.vocabulary import Vocabulary
 
 _KEPT_GRAMMARS = 64
@@ -50,6 +51,7 @@ class Grammars:
         }
         self._kept: OrderedDict[str, CompiledGrammar] = OrderedDict()
         self._lock = threading.Lock()
+        self._trying = threading.Lock()
 
     def json_object(self) -> Grammar:
         """Return the grammar of any JSON object.
@@ -57,7 +59,7 @@ class Grammars:
         Raises:
             GrammarRefused: never for a usual vocabulary.
         """
-        return self.json_schema({"type": "object"})
+        return self._compiled(f"start: {json_rule({'type': 'object'})}", "JSON", is_ours=True)
 
     def json_schema(self, schema: dict[str, Any]) -> Grammar:
         """Return the grammar of the JSON values that fit a schema.
@@ -80,13 +82,17 @@ class Grammars:
         Raises:
             GrammarRefused: it is no such grammar, or too complex.
         """
+        return self._compiled(text, named, is_ours=False)
+
+    def _compiled(self, text: str, named: str, *, is_ours: bool) -> CompiledGrammar:
         with self._lock:
             if text in self._kept:
                 self._kept.move_to_end(text)
                 return self._kept[text]
-        matcher = LLMatcher(
-            self._table, f'%llguidance {{"no_forcing": true}}\n{text}\n', log_level=0
-        )
+        grammar = f'%llguidance {{"no_forcing": true}}\n{text}\n'
+        if not is_ours:
+            self._try(grammar, named)
+        matcher = LLMatcher(self._table, grammar, log_level=0)
         if matcher.is_error():
             reason = _PLACE.sub("", first_line(matcher.get_error()))
             raise GrammarRefused(
@@ -98,6 +104,14 @@ class Grammars:
             while len(self._kept) > _KEPT_GRAMMARS:
                 self._kept.popitem(last=False)
         return compiled
+
+    def _try(self, grammar: str, named: str) -> None:
+        """Refuse what takes too long or too much memory to compile; one at a time is tried."""
+        with self._trying:
+            if not is_bounded(grammar):
+                raise GrammarRefused(
+                    f"{named} takes more than {TRIAL_S} s or 2 GiB to compile; use a simpler one"
+                )
 
     def literal(self, text: str) -> str:
         """Return the expression for a text in a rule, be it a special token of the model or not."""

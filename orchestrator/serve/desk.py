@@ -23,7 +23,7 @@ class Busy(Exception):
 
     def __init__(self, queue: int, retry_after_s: int) -> None:
         super().__init__(
-            f"all places are taken and {queue} answers wait already; try again in {retry_after_s} s"
+            f"all places are taken, and so is the queue of {queue}; try again in {retry_after_s} s"
         )
         self.retry_after_s = retry_after_s
 

@@ -46,7 +46,7 @@ class ServeOptions(PipelineOptions):
     @property
     def model_name(self) -> str:
         """What clients call the model."""
-        return self.served_model_name or self.model_id or "stub"
+        return self.served_model_name or told_name(self.model_id)
 
     @property
     def limits(self) -> limits.Limits:
@@ -101,7 +101,7 @@ def _add_address(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--served-model-name",
         metavar="NAME",
-        help="what clients call the model (default: what --model-id says)",
+        help="what clients call the model (default: the hub id, or the name of the folder)",
     )
     keys = group.add_mutually_exclusive_group()
     keys.add_argument(
@@ -119,6 +119,7 @@ def _add_address(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--allow-origin",
         action="append",
+        type=option_types.origin,
         metavar="ORIGIN",
         help="let pages of this origin ask (https://chat.example.org), * for all; may be given "
         "several times",
@@ -179,3 +180,11 @@ def port(text: str) -> int:
     if number > _LAST_PORT:
         raise argparse.ArgumentTypeError(f"{text!r} must be at most {_LAST_PORT}")
     return number
+
+
+def told_name(model_id: str | None) -> str:
+    """Return what others are told of a model; of a folder its name, for its path is nobody's."""
+    if model_id is None:
+        return "stub"
+    is_path = Path(model_id).is_dir() or model_id.startswith(("/", ".", "~"))
+    return Path(model_id).resolve().name if is_path else model_id

@@ -94,6 +94,8 @@ async def _serve(job: Job, listener: Listener, hold: ExitStack) -> None:
                 f"stage{'s' if count > 1 else ''} ready after "
                 f"{time.perf_counter() - begun_s:.1f} s)"
             )
+            if job.diary.path is not None:
+                say(f"bundle: {job.diary.path}")
             await Shift(service, http, listener, options.drain_s).work(interruption)
 
 

@@ -69,7 +69,7 @@ class Shift:
         if not desk.running:
             return
         say(
-            f"{number.name}: {desk.running} answers under way may take {self._drain_s:g} s more; "
+            f"{number.name}: {desk.running} under way may take {self._drain_s:g} s more; "
             "a second signal ends them at once"
         )
         with contextlib.suppress(TimeoutError):

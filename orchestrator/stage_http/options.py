@@ -18,6 +18,7 @@ from orchestrator.serve.options import (
     DEFAULT_PLACES,
     DEFAULT_QUEUE,
     port,
+    told_name,
 )
 from orchestrator.specs import WorkerOptions
 from worker.protocol import schema
@@ -64,8 +65,8 @@ class StageHttpOptions:
 
     @property
     def model_name(self) -> str:
-        """What clients are told of the model."""
-        return self.model_id or "stub"
+        """What clients are told of the model; of a folder its name alone."""
+        return told_name(self.model_id)
 
     @property
     def max_sessions(self) -> int:
@@ -162,6 +163,7 @@ def _add_address(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--allow-origin",
         action="append",
+        type=option_types.origin,
         metavar="ORIGIN",
         help="let requests of pages of this origin pass; may be given several times",
     )

@@ -247,7 +247,7 @@ def test_sigterm_lets_answers_end_and_takes_no_more() -> None:
     with served("--drain-s", "60") as server, asked(server, body) as client:
         pids = server.worker_pids
         server.signal()
-        server.wait_for("^SIGTERM: 1 answers under way may take 60 s more")
+        server.wait_for("^SIGTERM: 1 under way may take 60 s more")
         health = server.ask("GET", "/health")
         refused = answer(server, 1)
         said = rest_of(client)

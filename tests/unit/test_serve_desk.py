@@ -101,7 +101,7 @@ def test_a_full_queue_sends_away_at_once_and_says_when_to_come_back() -> None:
             async with guests.desk.place("c"):
                 pass
         assert str(caught.value) == (
-            "all places are taken and 1 answers wait already; try again in 2 s"
+            "all places are taken, and so is the queue of 1; try again in 2 s"
         )
         await guests.leave()
 

@@ -29,12 +29,20 @@ def check_abilities(pipeline: Pipeline, request: GenerationRequest) -> None:
             f"'logit_bias' names token {past[0]}, but the model's ids are below "
             f"{pipeline.facts.vocab_size}",
         )
-    if request.messages is not None and not pipeline.has_chat_template:
+
+
+def check_chat(pipeline: Pipeline, *, with_tools: bool) -> None:
+    """Refuse a chat that the model's template has no way to put.
+
+    Raises:
+        ApiError: there is no template, or it has no place for tools.
+    """
+    if not pipeline.has_chat_template:
         raise refusal(
             "messages",
             "the model has no chat template, so it cannot chat: use /v1/completions with a prompt",
         )
-    if request.tools and Capability.TOOLS not in pipeline.facts.capabilities:
+    if with_tools and Capability.TOOLS not in pipeline.facts.capabilities:
         raise refusal(
             "tools",
             "the model's chat template has no place for tools: leave 'tools' away, or serve a "

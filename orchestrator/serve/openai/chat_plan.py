@@ -9,7 +9,7 @@ from orchestrator.grammar.grammar import Grammar
 from orchestrator.grammar.refused import GrammarRefused
 from orchestrator.grammar.response_format import grammar_of
 from orchestrator.serve.errors import refusal
-from orchestrator.serve.openai.abilities import check_abilities, check_logprobs
+from orchestrator.serve.openai.abilities import check_abilities, check_chat, check_logprobs
 from orchestrator.serve.openai.chat_reply import ChatReply
 from orchestrator.serve.openai.chat_request import ChatRequest
 from orchestrator.serve.openai.choice import Choice
@@ -35,6 +35,7 @@ async def plan_chat(service: Service, request: ChatRequest) -> Plan:
         OpRejected, StageFailure: see `Pipeline.vocabulary`.
     """
     asked, heading = request.asked, Heading.new("chatcmpl", service)
+    check_chat(service.pipeline, with_tools=request.tools is not None)
     tool_format = await _tool_format(service, request.tools)
     base = replace(
         asked.request(
