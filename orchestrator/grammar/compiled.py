@@ -48,10 +48,7 @@ class TokenConstraint:
             allowed = self._matcher.compute_bitmask()
             # After an error the library allows an end only, which would look like a whole answer.
             if self._matcher.is_error():
-                raise GrammarRefused(
-                    "what the answer must be became too complex to follow "
-                    f"({first_line(self._matcher.get_error())}); ask for a simpler form"
-                )
+                raise GrammarRefused(self._too_complex())
             self._allowed = allowed
         return self._allowed
 
@@ -60,17 +57,22 @@ class TokenConstraint:
 
         Raises:
             RuntimeError: none of them: the last stage did not keep to them.
+            GrammarRefused: to go on with it takes more than the library's limits.
         """
         allowed = self.allowed()
         self._allowed = None
-        if (
-            token_id // 8 >= len(allowed)
-            or not allowed[token_id // 8] >> token_id % 8 & 1
-            or not self._matcher.consume_token(token_id)
-        ):
+        if token_id // 8 >= len(allowed) or not allowed[token_id // 8] >> token_id % 8 & 1:
             raise RuntimeError(
                 f"token {token_id} was chosen, which the grammar of the answer does not allow"
             )
+        if not self._matcher.consume_token(token_id):
+            raise GrammarRefused(self._too_complex())
+
+    def _too_complex(self) -> str:
+        return (
+            "what the answer must be became too complex to follow "
+            f"({first_line(self._matcher.get_error())}); ask for a simpler form"
+        )
 
 
 def first_line(error: str) -> str:

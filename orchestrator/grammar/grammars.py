@@ -110,7 +110,8 @@ class Grammars:
         with self._trying:
             if not is_bounded(grammar):
                 raise GrammarRefused(
-                    f"{named} takes more than {TRIAL_S} s or 2 GiB to compile; use a simpler one"
+                    f"{named} is too complex: it takes more than {TRIAL_S} s or 2 GiB to compile, "
+                    "or has too many ways to begin; use a simpler one"
                 )
 
     def literal(self, text: str) -> str:

@@ -4,7 +4,9 @@ A thread that compiles cannot be stopped, and takes memory all the time. So what
 compiled here first, for a vocabulary of single bytes: what that costs does not depend on the
 vocabulary.
 
-Run as a program it reads a grammar on stdin and exits with 0, whatever the library thinks of it.
+Run as a program it reads a grammar on stdin. It exits with 0 also where that is none, as whoever
+compiles it next will say why, and with 1 where an answer cannot be begun within the limits that
+the library has.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from pathlib import Path
 
 TRIAL_S = 5
 _TRIAL_BYTES = 2 * 1024**3
+# Where an answer begins is where a grammar has the most ways to go on.
+_TRIED_TOKENS = 4
 
 
 def is_bounded(grammar: str) -> bool:
-    """Tell whether a grammar compiles within seconds and some memory; waits for that."""
+    """Tell whether a grammar compiles, and can be begun, within bounds; waits for that."""
     command = (sys.executable, "-P", str(Path(__file__).resolve()))
     try:
         # Twice the time of the processor, for a machine that is busy.
@@ -47,8 +51,15 @@ def main() -> int:
     # Special tokens of a model are named by id, and this vocabulary has but one.
     grammar = re.sub(r"<\[\d+\]>", "<[256]>", sys.stdin.buffer.read().decode("utf-8"))
     matcher = LLMatcher(table, grammar, log_level=0)
-    if not matcher.is_error():
-        matcher.compute_bitmask()
+    for _ in range(_TRIED_TOKENS):
+        if matcher.is_error():
+            return 0
+        allowed = matcher.compute_bitmask()
+        first = next((byte for byte in range(256) if allowed[byte // 8] >> byte % 8 & 1), None)
+        if first is None:
+            return 0
+        if not matcher.consume_token(first):
+            return 1
     return 0
 
 

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orchestrator.serve.errors import ApiError
 from orchestrator.serve.keys import Keys
+from orchestrator.serve.limits import MOST_HEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ class Guard:
             return
         headers = Headers(scope=scope)
         try:
+            _check_head(scope)
             self._check_name(headers)
             self._check_origin(headers)
             scope["state"]["client"] = self._client(scope, headers)
@@ -103,6 +105,16 @@ class Guard:
 
     def _is_open(self, scope: Scope) -> bool:
         return scope["method"] in ("GET", "HEAD") and scope["path"] in self._rules.open_paths
+
+
+def _check_head(scope: Scope) -> None:
+    """Refuse a head that came at once and is larger than one that comes slowly may be."""
+    fields = sum(len(name) + len(value) for name, value in scope["headers"])
+    if fields + len(scope["path"]) + len(scope.get("query_string", b"")) > MOST_HEAD_BYTES:
+        raise ApiError(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            f"the request's head has more than {MOST_HEAD_BYTES} bytes; send fewer headers",
+        )
 
 
 def is_local(host: str) -> bool:

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
 
-from orchestrator.serve.limits import Limits
+from orchestrator.serve.limits import MOST_HEAD_BYTES, Limits
 from orchestrator.serve.protocol import punctual
 
-_MOST_HEAD_BYTES = 32 * 1024
 _KEEP_ALIVE_S = 75
 # What is left of answers once the pipeline has let them go is some lines to be written.
 _LAST_LINES_S = 3
@@ -36,7 +35,7 @@ class HttpServer(Server):
             limit_concurrency=most_connections,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_LAST_LINES_S,
-            h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+            h11_max_incomplete_event_size=MOST_HEAD_BYTES,
         )
         super().__init__(config)
 

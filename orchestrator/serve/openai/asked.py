@@ -12,6 +12,9 @@ from orchestrator.serve.limits import Limits
 from orchestrator.serve.openai.fields import Fields
 from worker.protocol.ops import Sampling
 
+# Each travels to the last stage with every step of the answer.
+MAX_BIASED_TOKENS = 1024
+
 MAX_TOP_LOGPROBS = 20
 _MAX_STOPS = 16
 _INT64 = 2**63
@@ -127,7 +130,13 @@ def _stops(fields: Fields) -> tuple[str, ...]:
 
 
 def _logit_bias(fields: Fields) -> dict[int, float]:
-    own = Fields(fields.object("logit_bias") or {}, fields.name("logit_bias"))
+    given = fields.object("logit_bias") or {}
+    if len(given) > MAX_BIASED_TOKENS:
+        raise refusal(
+            fields.name("logit_bias"),
+            f"'logit_bias' names {len(given)} tokens, at most {MAX_BIASED_TOKENS} are taken",
+        )
+    own = Fields(given, fields.name("logit_bias"))
     bias = {}
     for key in own.names():
         if not (key.isascii() and key.isdecimal() and len(key) < 10):

@@ -8,6 +8,7 @@ from orchestrator.failures import OpRejected
 from orchestrator.generate import prompt_tokens
 from orchestrator.request import DEFAULT_NEW_TOKENS, GenerationRequest
 from orchestrator.serve.errors import refusal
+from orchestrator.serve.openai.prompt_size import fewest_tokens
 from orchestrator.serve.service import Service
 from worker.protocol.errors import ErrorCode
 
@@ -39,6 +40,7 @@ class Prompt:
         """
         async with self._lock:
             if self._tokens is None:
+                await self._check_size()
                 tokens = await self._made()
                 self._check(len(tokens))
                 self._tokens = tokens
@@ -51,7 +53,23 @@ class Prompt:
             if rejected.code != ErrorCode.BAD_FIELD:
                 raise
             # The tokenizer or the chat template does not take it; which stage said so is no matter.
+            if (ours := "template_options") in rejected.text:
+                theirs = "chat_template_kwargs"
+                raise refusal(theirs, rejected.text.replace(ours, theirs)) from None
             raise refusal(self._param, rejected.text) from None
+
+    async def _check_size(self) -> None:
+        limits = (self._service.limits.max_prompt_tokens, self._service.pipeline.facts.max_context)
+        limit = min((most for most in limits if most), default=None)
+        if limit is None:
+            return
+        fewest = await fewest_tokens(self._service.pipeline, self._request, limit)
+        if fewest > limit:
+            raise refusal(
+                self._param,
+                f"the prompt has at least {fewest} tokens, at most {limit} fit; shorten it",
+                code=TOO_LONG,
+            )
 
     def new_tokens(self, num_tokens: int, wanted: int | None) -> int:
         """Return the most tokens to generate after `num_tokens`: what is wanted, or what fits.
