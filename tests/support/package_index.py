@@ -25,6 +25,10 @@ DIRECT = (
     "filelock",
     "packaging",
     "zstandard",
+    "starlette",
+    "uvicorn",
+    "prometheus_client",
+    "llguidance",
 )
 BROUGHT = {"transformers": ("PyYAML",)}
 
