@@ -78,6 +78,7 @@ async def _run(
             open_paths=frozenset((HEALTH_PATH,)),
             local_names_only=listener.is_loopback and not keys,
             origins=tuple(options.allow_origin or ()),
+            most_head_bytes=MOST_HEAD_BYTES,
         )
         service = StageService(
             stage=stage,

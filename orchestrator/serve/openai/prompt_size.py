@@ -26,8 +26,6 @@ async def fewest_tokens(pipeline: Pipeline, request: GenerationRequest, limit: i
     Raises:
         OpRejected, StageFailure, ConnectionError: see `Pipeline.vocabulary`.
     """
-    if request.tokens is not None:
-        return len(request.tokens)
     num_messages = len(request.messages or ())
     size_bytes = sum(len(text.encode()) for text in _texts([request.prompt, request.messages]))
     if num_messages > limit or size_bytes <= limit * _USUAL_BYTES:

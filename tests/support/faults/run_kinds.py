@@ -23,7 +23,7 @@ def ctrl_c(lab: Lab) -> Path:
 
 
 def prompt_refused(lab: Lab) -> Path:
-    return lab.run(["local", "local"], "--system", "Be brief.")
+    return lab.run(["local", "local"], "--raw", "--prompt", "")
 
 
 def bundle_disk_full(lab: Lab) -> Path:
