@@ -34,6 +34,9 @@ class Pass:
     None is sent before the one whose hidden states it waits for: where the pass is dropped in
     between, because a pipe is full or a stage has no turn, a stage would wait for them for ever.
 
+    An answer that nobody has read when its stage is lost counts for nothing: the stage that comes
+    back is sent again what was read, and would lack this chunk.
+
     Args:
         first: the first stage.
 
@@ -43,6 +46,8 @@ class Pass:
 
     def __init__(self, first: int) -> None:
         self.first = self.end = first
+        self._seats: tuple[Seat, ...] = ()
+        self._terms: list[int] = []
         self._tasks: list[asyncio.Task[Reply | None]] = []
 
     def send(
@@ -63,6 +68,8 @@ class Pass:
             on_first: told when the first stage has answered.
         """
         self.end = self.first + len(requests) - 1
+        self._seats = tuple(seats)
+        self._terms = [seat.term for seat in seats]
         before: asyncio.Event | None = None
         for i, (seat, request) in enumerate(zip(seats, requests, strict=True)):
             linked: Any = request
@@ -85,7 +92,8 @@ class Pass:
             OpRejected: it refuses the op.
             StageFailure, ConnectionError: see `Seat.ask_once`.
         """
-        task = self._tasks[stage - self.first]
+        at = stage - self.first
+        task, seat = self._tasks[at], self._seats[at]
         await asyncio.wait({task})
         if task.cancelled():
             raise PassBroken(lost=False)
@@ -95,7 +103,7 @@ class Pass:
             if rejected.code in _MENDED:
                 raise PassBroken(lost=rejected.code == ErrorCode.LINK_LOST) from None
             raise
-        if reply is None:
+        if reply is None or not seat.is_serving or seat.term != self._terms[at]:
             raise PassBroken(lost=True)
         return reply
 

@@ -32,12 +32,14 @@ class Seat:
         spec: what the stage was started from, by its newest place.
         ready: the ready line of the stage that serves or served last; None before the first.
         attempts: restarts since a stage here has answered an op.
+        term: how many stages have served here so far.
     """
 
     def __init__(self, spec: StageSpec, crew: Crew, replay: Replay) -> None:
         self.spec = spec
         self.ready: Ready | None = None
         self.attempts = 0
+        self.term = 0
         self._crew = crew
         self._replay = replay
         self._client: StageClient | None = None
@@ -178,6 +180,7 @@ class Seat:
         if client.failure is not None:
             raise client.failure
         self._client, self.spec, self.ready, self._lost = client, spec, ready, None
+        self.term += 1
 
     def hire(self, spec: StageSpec) -> StageClient:
         """Make a client for another try; its failure counts once it is seated."""

@@ -23,6 +23,7 @@ class Place:
 
     def __init__(self, sent: list[Any]) -> None:
         self.room = asyncio.Event()
+        self.is_serving, self.term = True, 0
         self._sent = sent
 
     async def ask_once(
@@ -78,3 +79,22 @@ def test_a_stage_is_asked_once_the_one_before_is(full: tuple[int, ...]) -> None:
 def test_what_is_dropped_half_sent_leaves_no_stage_waiting(full: int) -> None:
     # Those that were sent have what they wait for.
     assert passed(full, drop=True) == WHOLE[:full]
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_an_answer_of_a_lost_stage_that_was_not_read_counts_for_nothing(is_back: bool) -> None:
+    async def run() -> None:
+        places: Any = [Place([]) for _ in REQUESTS]
+        passing = Pass(0)
+        passing.send(places, REQUESTS, 7, 1.0, lambda: None)
+        for place in places:
+            place.room.set()
+        assert await passing.reply(2) == SampledReply()  # so all have answered
+        places[1].is_serving, places[1].term = is_back, int(is_back)
+        # What the stage that comes back is sent again is what was read until then: not this.
+        with pytest.raises(PassBroken) as broken:
+            await passing.reply(1)
+        assert broken.value.lost
+        assert await passing.reply(0) == SampledReply()
+
+    asyncio.run(run())
