@@ -142,7 +142,8 @@ async def _outputs(
         raise
     finally:
         meter.caches, meter.history_bytes = lease.name, pipeline.history_bytes(lease.name)
-        await prefixes.close(lease, source.done if source is not None and is_sound else None)
+        done = source.done if source is not None and is_sound else None
+        await prefixes.close(lease, done, given_up=meter.finish_reason == "cancelled")
 
 
 async def prompt_tokens(pipeline: Stages, request: GenerationRequest) -> tuple[int, ...]:

@@ -35,6 +35,8 @@ class Prefixes:
         most_positions: of the kept ones together; None: 4 times the context.
 
     Attributes:
+        keeps_given_up: whether a request that was given up has its caches kept as far as they
+            came; else they are left as it found them.
         reuse: what is done.
         lookups: requests whose prompt was computed.
         hits: of those, the ones that began with a kept cache.
@@ -54,6 +56,7 @@ class Prefixes:
     ) -> None:
         self.lookups = self.hits = self.cached_tokens = self.prompt_tokens = 0
         self.evicted = self.lost = 0
+        self.keeps_given_up = True
         self._stages = stages
         self._asked = reuse
         if most_positions is None and reuse is not Reuse.OFF:
@@ -128,14 +131,19 @@ class Prefixes:
         self.cached_tokens += lease.cached_tokens
         return lease.cached_tokens
 
-    async def close(self, lease: Lease, done: Sequence[int] | None) -> None:
+    async def close(
+        self, lease: Lease, done: Sequence[int] | None, *, given_up: bool = False
+    ) -> None:
         """Keep the caches of a request, or free them.
 
         Args:
             lease: what it had.
             done: ids of prompt and answer that every stage has worked on, the answer's as steps;
                 empty where that is not known of the whole prompt; None to free the caches.
+            given_up: whether nobody wanted the rest of the answer.
         """
+        if done is not None and given_up and not self.keeps_given_up:
+            done = ()
         kept = None if done is None or self.reuse is Reuse.OFF else _kept(lease, done)
         if kept:
             self._stages.rest(lease.name)

@@ -86,6 +86,9 @@ async def _serve(job: Job, listener: Listener, hold: ExitStack) -> None:
 
         async with opened_in_view(one, recorder, on_notice=_note, on_started=started) as pipeline:
             interruption.harder = pipeline.kill
+            # A client that went away is not heard of again, for all that is known.
+            if pipeline.prefixes is not None:
+                pipeline.prefixes.keeps_given_up = False
             service = _service(options, pipeline, meters)
             http = _http_server(job, service, listener)
             count = len(pipeline.hosts)

@@ -62,8 +62,11 @@ def questions() -> list[Question]:
 
 
 @contextlib.contextmanager
-def loaded_server(folder: Path) -> Iterator[Server]:
-    """Serve with two workers whose answers are hashes of all that they were sent."""
+def loaded_server(folder: Path, prefix_reuse: str = "off") -> Iterator[Server]:
+    """Serve with two workers whose answers are hashes of all that they were sent.
+
+    With `off` nothing is kept of what has ended: so what is left is lost.
+    """
     worker = folder / "worker"
     # Its heartbeat tells how many KV caches it holds.
     command = f'exec {ROOT}/tests/bin/history_worker "$@" --heartbeat-s {_HEARTBEAT_S}'
@@ -73,8 +76,7 @@ def loaded_server(folder: Path) -> Iterator[Server]:
     hosts.write_text(f"local slots=2 python={worker} env.STAGELINE_TEST_PYTHON={sys.executable}\n")
     stages = ("--hosts", str(hosts), "--stub", "--bundle-dir", str(folder / "bundles"))
     bounds = f"--max-concurrent {_PLACES} --max-queue {_QUEUE} --restarts 20"
-    # Nothing is kept of what has ended: so what is left is lost.
-    words = f"{bounds} --prefix-reuse off".split()
+    words = f"{bounds} --prefix-reuse {prefix_reuse}".split()
     with served(*words, stages=stages) as server:
         yield server
 
@@ -94,13 +96,18 @@ def play(folder: Path, num_clients: int, duration_s: float, kill_every_s: float)
             server.wait_until(lambda: _channels(process.pid) <= load.channels[0], 10)
         load.channels.append(_channels(process.pid))
         asyncio.run(_answer_once(server, asked))
-        # The beat under way may be older than the last release.
-        beats = len(_heartbeats(folder))
-        server.wait_until(lambda: len(_heartbeats(folder)) >= beats + 4)
-        newest = dict(_heartbeats(folder))
-        load.sessions = [newest[stage] for stage in sorted(newest)]
+        load.sessions = caches_held(server, folder)
     load.stderr = server.stderr
     return load
+
+
+def caches_held(server: Server, folder: Path) -> list[int]:
+    """Return how many KV caches each stage holds, by a heartbeat that is yet to come."""
+    # The beat under way may be older than the last release.
+    beats = len(_heartbeats(folder))
+    server.wait_until(lambda: len(_heartbeats(folder)) >= beats + 4)
+    newest = dict(_heartbeats(folder))
+    return [newest[stage] for stage in sorted(newest)]
 
 
 async def _answer_once(server: Server, asked: list[Question]) -> None:
