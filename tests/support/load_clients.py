@@ -114,7 +114,7 @@ class LoadClient:
         is_right = status is None or 400 <= status < 500
         fault = None if is_right else f"{sent[:20]!r} was answered with status {status}"
         self._tally.end("sends garbage", "refused", fault)
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.1)
 
     async def _stream(self, question: Question, kind: str, pause_s: float) -> None:
         async with self._asked(question) as (reply, begun_s):
@@ -169,7 +169,7 @@ class LoadClient:
         if reply.status == 429 and wait_s >= 1:
             self._tally.end(kind, "429")
             # Often less than it is told to, for the sake of the load.
-            await asyncio.sleep(self.random.uniform(0.5, 1.5))
+            await asyncio.sleep(self.random.uniform(0.1, 0.5))
         else:
             fault = f"status {reply.status}, retry after {wait_s} s: {body.decode()[:300]}"
             self._tally.end(kind, "failed", fault)
