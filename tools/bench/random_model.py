@@ -1,12 +1,19 @@
-"""Models to measure with: random weights, in a folder that is made where it is not there yet."""
+"""Models to measure with: random weights, in a folder that is made where it is not there yet.
+
+    python -m tools.bench.random_model KIND FOLDER
+
+writes one with a tokenizer of bytes, so that `orchestrator bench` and `run` take it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.tokenizers import byte_tokenizer
 from tools.arch_engine import write_checkpoint
 from tools.load_memory import llama_1_1b, llama_1b, qwen3_moe
 from tools.tiny_configs import recipe_config
@@ -40,3 +47,20 @@ def _write(kind: str, folder: Path) -> None:
         llama_1_1b(folder)
     else:
         llama_1b(folder)
+
+
+def main() -> None:
+    """Write a model that can be asked with text."""
+    parser = argparse.ArgumentParser(description="write a model of random weights to measure with")
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("folder", type=Path, help="not there yet, or empty")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if any(given.folder.iterdir()):
+        parser.error(f"{given.folder} is not empty")
+    _write(given.kind, given.folder)
+    byte_tokenizer().save_pretrained(given.folder)
+
+
+if __name__ == "__main__":
+    main()
