@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from orchestrator.failures import OpRejected
@@ -56,7 +57,7 @@ class Pass:
         requests: Sequence[Request[Any]],
         ticket: int,
         op_s: float,
-        on_first: Callable[[], None],
+        on_answered: Callable[[int], None],
     ) -> None:
         """Send the ops.
 
@@ -65,7 +66,7 @@ class Pass:
             requests: an op for each.
             ticket: what the hidden states are called on the links.
             op_s: how long each may work; the later ones wait for those before.
-            on_first: told when the first stage has answered.
+            on_answered: told when a stage has answered, with its index among them.
         """
         self.end = self.first + len(requests) - 1
         self._seats = tuple(seats)
@@ -80,9 +81,9 @@ class Pass:
             sent = asyncio.Event()
             task = asyncio.create_task(_ask_after(before, sent, seat, linked, op_s * (i + 1)))
             task.add_done_callback(_look_at)
+            task.add_done_callback(partial(lambda index, task: on_answered(index), i))
             self._tasks.append(task)
             before = sent
-        self._tasks[0].add_done_callback(lambda task: on_first())
 
     async def reply(self, stage: int) -> Reply:
         """Return what a stage answered.

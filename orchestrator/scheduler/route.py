@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from orchestrator.chunk import Chunk
@@ -201,12 +200,20 @@ class Route:
         *,
         is_step: bool,
     ) -> Pass:
-        self.paces[first].sent(requests[0], is_step=is_step)
+        end = first + len(requests)
+        paces = self.paces[first:end]
+
+        def answered(index: int) -> None:
+            paces[index].answered(requests[index])
+            # Both replies come here, one about as long under way as the other: what is between
+            # them is the next stage's work and the link to it.
+            if index + 1 < len(requests):
+                paces[index + 1].sent(requests[index + 1], is_step=is_step)
+
+        paces[0].sent(requests[0], is_step=is_step)
         passing = Pass(first)
         op_s = self._crew.timeouts.op_s if timeout_s is None else timeout_s
-        seats = self._seats[first : first + len(requests)]
-        answered = partial(self.paces[first].answered, requests[0])
-        passing.send(seats, requests, next(self._names), op_s, answered)
+        passing.send(self._seats[first:end], requests, next(self._names), op_s, answered)
         return passing
 
     def _joined(self, requests: Sequence[Request[Any]]) -> Together:

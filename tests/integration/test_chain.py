@@ -99,6 +99,15 @@ def test_no_hidden_state_comes_by_and_the_tokens_are_those_of_a_star(count: int)
     assert is_together == (count > 1)
 
 
+@pytest.mark.parametrize("count", [1, 6])
+def test_the_pace_of_every_stage_is_learnt(count: int) -> None:
+    async def ask(pipeline: Stages, watch: Watch) -> list[bool]:
+        await steps(pipeline, count)
+        return [pace.step_s > 0 for pace in pipeline._scheduler._route.paces]
+
+    assert run_chain(stub_specs(4), ask) == [True] * 4
+
+
 def test_an_answer_over_links_is_the_answer() -> None:
     async def act(pipeline: Stages, watch: Watch) -> tuple[object, ...]:
         got = await answers(pipeline, watch, ASKED.requests())

@@ -45,7 +45,7 @@ def passed(*full: int, drop: bool) -> list[tuple[str, int | None, int | None]]:
             if index not in full:
                 place.room.set()
         passing = Pass(0)
-        passing.send(places, REQUESTS, 7, 1.0, lambda: None)
+        passing.send(places, REQUESTS, 7, 1.0, lambda index: None)
         for _ in range(5):
             await asyncio.sleep(0)
         if drop:
@@ -81,12 +81,28 @@ def test_what_is_dropped_half_sent_leaves_no_stage_waiting(full: int) -> None:
     assert passed(full, drop=True) == WHOLE[:full]
 
 
+def test_it_tells_of_each_answer_by_its_place() -> None:
+    told: list[int] = []
+
+    async def run() -> None:
+        places: Any = [Place([]) for _ in REQUESTS]
+        for place in places:
+            place.room.set()
+        passing = Pass(0)
+        passing.send(places, REQUESTS, 7, 1.0, told.append)
+        await passing.reply(2)
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert told == [0, 1, 2]
+
+
 @pytest.mark.parametrize("is_back", [False, True])
 def test_an_answer_of_a_lost_stage_that_was_not_read_counts_for_nothing(is_back: bool) -> None:
     async def run() -> None:
         places: Any = [Place([]) for _ in REQUESTS]
         passing = Pass(0)
-        passing.send(places, REQUESTS, 7, 1.0, lambda: None)
+        passing.send(places, REQUESTS, 7, 1.0, lambda index: None)
         for place in places:
             place.room.set()
         assert await passing.reply(2) == SampledReply()  # so all have answered
