@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _in_groups(types: list[str], size: int = 6) -> list[list[str]]:
+def _in_groups(types: list[str], size: int = 12) -> list[list[str]]:
     """Some types share a process, since importing takes longer than trying one."""
     return [types[i : i + size] for i in range(0, len(types), size)]
 

@@ -18,13 +18,15 @@ class Pool:
         most_caches: used and waiting ones together; those in use are never too many.
         most_positions: of those that wait.
         idle: pieces of each that waits, the least recently used first.
-        taken: names that are in use, or are being freed.
+        taken: names that are in use.
+        freeing: names that are nobody's, but are known to the stages still.
     """
 
     most_caches: int
     most_positions: int
     idle: dict[RequestId, Pieces] = field(default_factory=dict)
     taken: set[RequestId] = field(default_factory=set)
+    freeing: set[RequestId] = field(default_factory=set)
 
     @property
     def positions(self) -> int:
@@ -49,7 +51,7 @@ class Pool:
     def begin(self, wished: RequestId) -> RequestId:
         """Give a name that nobody uses: the wished one, or one made of it."""
         name, number = wished, 1
-        while name in self.taken or name in self.idle:
+        while name in self.taken or name in self.idle or name in self.freeing:
             number += 1
             name = f"{wished}~{number}"
         self.taken.add(name)
@@ -61,20 +63,21 @@ class Pool:
         self.idle[name] = pieces
 
     def drop(self, name: RequestId) -> None:
-        """Give up a cache that waits; its name stays taken until `end`."""
-        del self.idle[name]
-        self.taken.add(name)
+        """Give up a cache that waits or was in use; nobody gets its name until `end`."""
+        self.idle.pop(name, None)
+        self.taken.discard(name)
+        self.freeing.add(name)
 
     def end(self, name: RequestId) -> None:
         """Hear that a cache is freed."""
-        self.taken.discard(name)
+        self.freeing.discard(name)
 
     def surplus(self) -> list[RequestId]:
         """Give up what is over the bounds; return the names, to be freed."""
         dropped: list[RequestId] = []
         positions = self.positions
         while self.idle and (
-            len(self.idle) + len(self.taken) - len(dropped) > self.most_caches
+            len(self.idle) + len(self.taken) > self.most_caches
             or positions > self.most_positions
         ):
             oldest = next(iter(self.idle))

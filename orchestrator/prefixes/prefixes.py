@@ -151,6 +151,7 @@ class Prefixes:
             self._forget_lost()
             self._free(self._pool.surplus())
             return
+        self._pool.drop(lease.name)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RELEASE_S):
                 await self._release(lease.name)

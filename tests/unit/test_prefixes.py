@@ -106,6 +106,19 @@ def test_a_cache_is_left_to_its_chat_where_more_would_be_lost_than_saved() -> No
     assert pool.take(canonical([0, 1, 2, 3, 77], 2)) is None
 
 
+def test_requests_that_come_at_once_cost_one_kept_cache_each() -> None:
+    pool = Pool(most_caches=48, most_positions=100_000)
+    for number in range(48):
+        pool.keep(pool.begin(f"kept-{number}"), canonical(range(8), 2))
+    dropped = []
+    for number in range(16):  # None of what is given up has been freed yet.
+        pool.begin(f"new-{number}")
+        dropped += pool.surplus()
+    assert dropped == [f"kept-{number}" for number in range(16)]
+    # Their names are still known to the stages.
+    assert (len(pool.idle), pool.begin("kept-3"), pool.surplus()) == (32, "kept-3~2", ["kept-16"])
+
+
 def asked_for(messages: list[tuple[str, str]], rules: list[Any]) -> tuple[list[int], list[int]]:
     """Return where answers begin, and how many messages were tokenized each time."""
     counts: list[int] = []
