@@ -2,9 +2,9 @@
 
 Usage: ``python -m tools.recovery_matrix [--workers history|tiny|model] [--out FILE]``, with
 ``--fault``, ``--moment`` (each may be given several times) and ``--at-once N`` to play a part of
-it. A cell says whether all tokens were those of the undisturbed run, and how long restart and
-replay took. ``history`` workers answer with hashes of all they were sent; ``tiny`` is a random
-Llama, ``model`` the demo model.
+it; with ``--links chain`` the stages hand hidden states straight on. A cell says whether all
+tokens were those of the undisturbed run, and how long restart and replay took. ``history`` workers
+answer with hashes of all they were sent; ``tiny`` is a random Llama, ``model`` the demo model.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.links.names import CHAIN, STAR
 from orchestrator.specs import StageSpec, WorkerOptions
 from orchestrator.timeouts import Timeouts
 from tests.support.recovery_lab import FAULTS, MOMENTS, Cell, Outcome
@@ -60,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", choices=("history", "tiny", "model"), default="history")
     parser.add_argument("--fault", action="append", choices=FAULTS)
     parser.add_argument("--moment", action="append", choices=MOMENTS)
+    parser.add_argument("--links", choices=(STAR, CHAIN), default=STAR)
     parser.add_argument("--at-once", type=int, default=4, help="pipelines side by side")
     parser.add_argument("--out", type=Path, help="write the table there as well")
     options = parser.parse_args(argv)
@@ -72,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             bench = real_bench(demo_model(default_dir()))
         outcomes = asyncio.run(
             play_matrix(
-                bench,
+                replace(bench, links=options.links),
                 faults=options.fault or FAULTS,
                 moments=options.moment or MOMENTS,
                 at_once=options.at_once,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.links.names import STAR
 from orchestrator.recovery import RecoveryPolicy
 from orchestrator.specs import StageSpec
 from orchestrator.stages import Stages
@@ -44,6 +45,7 @@ class Bench:
         expected: the tokens of undisturbed requests.
         holds: whether a worker's first start can be made to wait while it loads.
         num_stages: first, middle and last.
+        links: as `--links`.
     """
 
     spec: Callable[[int, int], StageSpec]
@@ -53,6 +55,7 @@ class Bench:
     # On a busy machine a stage that is only slow may be taken for one that hangs.
     policy: RecoveryPolicy = replace(QUICK, most_attempts=6)
     num_stages: int = 3
+    links: str = STAR
 
     def specs(self, fault: str) -> list[StageSpec]:
         """Return the stages, behind links where those are to be cut."""
@@ -102,7 +105,11 @@ async def play_matrix(
         async with (
             room,
             await Stages.start(
-                bench.specs(fault), recorder=watch, timeouts=bench.timeouts, policy=bench.policy
+                bench.specs(fault),
+                recorder=watch,
+                timeouts=bench.timeouts,
+                policy=bench.policy,
+                links=bench.links,
             ) as pipeline,
         ):
             for moment, ask in itertools.product(serving, asks):
@@ -122,6 +129,7 @@ async def play_matrix(
                     [bench.expected(ask) for ask in asks],
                     timeouts=bench.timeouts,
                     policy=bench.policy,
+                    links=bench.links,
                 )
         for cell, outcome in zip(cells, played, strict=True):
             note(cell, outcome)
