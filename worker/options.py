@@ -27,7 +27,9 @@ _MAX_SECONDS = 31_536_000
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see python -m worker --help)")
+        # What is said of a value must do for those who set it elsewhere, too.
+        hint = " (see python -m worker --help)" if message.startswith("unrecognized") else ""
+        raise UsageError(f"{message}{hint}")
 
 
 def as_count(text: str) -> int:

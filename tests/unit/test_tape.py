@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from worker.model.pages import LEAST_BYTES, empty_tensor
 from worker.model.tape import CannotReplay, Tape, TapeRecorder, merged
 from worker.model.tape_fuse import fused, without_twins
-from worker.model.tape_script import compiled
+from worker.model.tape_script import compiled, script
 
 Step = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
@@ -56,6 +57,24 @@ def test_a_tape_of_two_positions_does_any_other(position: int) -> None:
 
 
 @torch.inference_mode()
+def test_layers_that_are_alike_are_one_function_and_give_the_same() -> None:
+    weights = [torch.randn(8, 8) for _ in range(5)]
+
+    def layers(x: torch.Tensor, store: torch.Tensor, position: int) -> torch.Tensor:
+        table = torch.arange(position, position + 1) * 0.5
+        for weight in weights:
+            x = attend(x * 0.25, store, position).sigmoid() @ weight + table
+        return x.sum(-1)
+
+    tape = merged(recorded(layers, 2)[0], recorded(layers, 5, seed=1)[0], 2, (2, 5))
+    source = script(without_twins(tape, 2), 2)
+    calls = source.count("= part0(")
+    assert (source.count("def "), calls >= len(weights) - 2) == (2, True)
+    pairs = zip(replayed(layers, 9), direct(layers, 9), strict=True)
+    assert all(torch.equal(found, wanted) for found, wanted in pairs)
+
+
+@torch.inference_mode()
 def test_what_follows_from_the_numbers_is_refused() -> None:
     steps: dict[str, Step] = {
         "a choice": lambda x, _store, _at: x + 1 if x.sum() > 0 else x,
@@ -81,7 +100,8 @@ def test_products_of_one_row_become_one_and_give_the_same() -> None:
 
     def project(x: torch.Tensor, _store: torch.Tensor, _at: int) -> torch.Tensor:
         row = x.to(torch.bfloat16)
-        parts = [torch.mv(weight, row.reshape(8)) for weight in weights]
+        # as a linear that is turned round takes its row
+        parts = [torch.mv(weight, row.reshape(1, 8)[0]) for weight in weights]
         return torch.cat(parts[::-1])
 
     wanted = direct(project, 3)[0]
@@ -94,6 +114,25 @@ def test_products_of_one_row_become_one_and_give_the_same() -> None:
     assert torch.equal(found, wanted)
     assert all(map(torch.equal, weights, kept))
     assert len({weight.untyped_storage().data_ptr() for weight in weights}) == 1
+
+
+@torch.inference_mode()
+def test_weights_that_follow_each_other_already_become_one_where_they_lie() -> None:
+    block = empty_tensor((LEAST_BYTES // 2,), torch.bfloat16).normal_()
+    weights = [part.view(-1, 8) for part in block[: 12 * 8].split([32, 48, 16])]
+    lay = [weight.data_ptr() for weight in weights]
+
+    def project(x: torch.Tensor, _store: torch.Tensor, _at: int) -> torch.Tensor:
+        row = x.to(torch.bfloat16)
+        return torch.cat([torch.mv(weight, row.reshape(1, 8)[0]) for weight in weights])
+
+    wanted = direct(project, 3)[0]
+    short = fused(without_twins(recorded(project, 3)[0], 2), 2)
+    x = torch.arange(8.0)[None]
+    found = compiled(short, 2)([x, torch.zeros(16, 8)], list(short.outside[2:]), 3)
+    names = [entry.op.overloadpacket.__name__ for entry in short.entries]
+    assert (names.count("mv"), [weight.data_ptr() for weight in weights]) == (1, lay)
+    assert torch.equal(found, wanted)
 
 
 @pytest.mark.parametrize(("is_same", "products"), [(True, 1), (False, 3)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import torch
@@ -96,10 +96,11 @@ class LazyTensor:
     """What transformers' loader takes for a SafeTensors slice: `lazy[...]` reads it.
 
     A tensor that the loader converts is `copied`: pages of a mapped file would stay resident
-    beside the result for as long as any other tensor of that file is in use.
+    beside the result for as long as any other tensor of that file is in use. One that has a `place`
+    is read there, and nowhere else.
     """
 
-    __slots__ = ("_copied", "_entry", "_files", "_on_read")
+    __slots__ = ("_copied", "_entry", "_files", "_on_read", "_place")
 
     def __init__(
         self,
@@ -108,13 +109,18 @@ class LazyTensor:
         on_read: Callable[[TensorEntry], None],
         *,
         copied: bool,
+        place: torch.Tensor | None = None,
     ) -> None:
         self._files = files
         self._entry = entry
         self._on_read = on_read
         self._copied = copied
+        self._place = place
 
     def __getitem__(self, index: Any) -> torch.Tensor:
+        if self._place is not None:
+            self.fill(self._place)
+            return self._place[index]
         tensor = self._files.tensor(self._entry, copied=self._copied)[index]
         self._on_read(self._entry)
         return tensor
@@ -188,11 +194,13 @@ def lazy_tensors(
     on_bytes: Callable[[int, int], None] | None,
     *,
     copied: Collection[str] = (),
+    places: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> dict[str, LazyTensor]:
     """Return `{name the loader sees: lazy tensor}` for `{that name: checkpoint name}`.
 
     `on_bytes(done, total)` is called after each tensor is read. The loader changes the tensors
-    it sees under the names in `copied`, and those that are not stored as bfloat16.
+    it sees under the names in `copied`, and those that are not stored as bfloat16. Those of
+    `places`, by the names it sees, are read into what is given there.
 
     Raises:
         CheckpointError: a file that is needed is missing or broken.
@@ -208,6 +216,12 @@ def lazy_tensors(
             on_bytes(done_bytes, total_bytes)
 
     return {
-        seen: LazyTensor(files, entry, on_read, copied=seen in copied or entry.dtype != "BF16")
+        seen: LazyTensor(
+            files,
+            entry,
+            on_read,
+            copied=seen in copied or entry.dtype != "BF16",
+            place=places.get(seen),
+        )
         for seen, entry in entries.items()
     }

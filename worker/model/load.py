@@ -20,6 +20,7 @@ from worker.model.lazy import OpenFiles, StackedTensor, lazy_tensors
 from worker.model.load_options import LoadOptions
 from worker.model.loaded import LoadedStage, StageRequest
 from worker.model.plan import WEIGHT_DTYPE, StagePlan, plan_stage
+from worker.model.side_by_side import places
 from worker.model.slicing import stage_class, stage_parts
 from worker.model.support import Support
 from worker.model.verdict import support_for
@@ -90,7 +91,9 @@ def load_prepared(
     with lean_heap():
         with OpenFiles(request.index.place, mmap=mmap, threads=torch.get_num_threads()) as files:
             tensors: dict[str, Any] = dict(
-                lazy_tensors(request.index, names, files, progress, copied=merged)
+                lazy_tensors(
+                    request.index, names, files, progress, copied=merged, places=_places(request)
+                )
             )
             if internals.declared_quantization(plan.architecture.config) is None:
                 _stack_experts(plan, tensors)
@@ -118,6 +121,20 @@ def load_prepared(
     )
 
 
+def _places(request: StageRequest) -> dict[str, torch.Tensor]:
+    """Lay out the small weights where decode steps are to read them as they lie."""
+    options, plan, index = request.options, request.plan, request.index
+    if not _multiplies_here(options) or options.quantization != "bfloat16":
+        return {}
+    if internals.declared_quantization(plan.architecture.config) is not None:
+        return {}
+    return places(plan, {name: index.entry(name) for name in plan.tensors.parameters})
+
+
+def _multiplies_here(options: LoadOptions) -> bool:
+    return options.engine == "fast" and options.device == "cpu"
+
+
 def _may_map(options: LoadOptions) -> bool:
     """Say whether weights may stay parts of mapped files.
 
@@ -125,8 +142,7 @@ def _may_map(options: LoadOptions) -> bool:
     not, a decode step of a 1.1B model took 79 ms in place of 98. What is quantized is copied
     anyway, and mapped pages would count as resident beside it.
     """
-    multiplies_here = options.engine == "fast" and options.device == "cpu"
-    return options.mmap and options.quantization == "bfloat16" and not multiplies_here
+    return options.mmap and options.quantization == "bfloat16" and not _multiplies_here(options)
 
 
 def _stack_experts(plan: StagePlan, tensors: dict[str, Any]) -> None:
@@ -209,12 +225,12 @@ def _described(key: Any) -> str:
 
 
 def _weight_bytes(model: PreTrainedModel) -> int:
-    """Bytes of all parameters and buffers, shared storage counted once."""
-    storages = {
-        tensor.untyped_storage().data_ptr(): tensor.numel() * tensor.element_size()
+    """Bytes of all parameters and buffers, those at one place counted once."""
+    found = {
+        tensor.data_ptr(): tensor.numel() * tensor.element_size()
         for tensor in (*model.parameters(), *model.buffers())
     }
-    return sum(storages.values())
+    return sum(found.values())
 
 
 def _first_line(error: Exception) -> str:

@@ -17,6 +17,7 @@ from worker.model.errors import UnsupportedModel
 from worker.model.layout import HiddenLayout, hidden_layout
 from worker.model.parts import ModelParts
 from worker.model.slicing import SlicedParts, slice_model
+from worker.model.unfilled import Unfilled
 from worker.protocol.stage import StageSlice
 from worker.weights.select import StageTensors, select_tensors
 
@@ -95,7 +96,7 @@ def meta_model(architecture: Architecture) -> PreTrainedModel:
     for level in (config, config.get_text_config(decoder=True)):
         level.dtype = WEIGHT_DTYPE
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), Unfilled():
             model = architecture.model_class(config)
     except Exception as error:  # model classes raise anything on values they dislike
         raise UnsupportedModel(

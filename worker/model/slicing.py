@@ -12,6 +12,7 @@ from worker.model import internals
 from worker.model.errors import UnsupportedModel
 from worker.model.ghost import Ghost
 from worker.model.parts import ModelParts
+from worker.model.unfilled import Unfilled
 from worker.protocol.stage import StageSlice
 
 
@@ -104,7 +105,8 @@ def stage_class(
     """
 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
-        whole.__init__(self, config, *args, **kwargs)
+        with Unfilled():
+            whole.__init__(self, config, *args, **kwargs)
         self.stage_parts = slice_model(self, stage, needs_tokens=needs_tokens)
 
     members = {"__init__": __init__, "__module__": whole.__module__}

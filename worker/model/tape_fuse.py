@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from worker.model.pages import LEAST_BYTES, empty_tensor
 from worker.model.row_kernels import trials
 from worker.model.tape import Entry, Ref, Tape, refs_in
 
-_VIEWS = frozenset(("expand", "permute", "slice", "squeeze", "t", "transpose", "unsqueeze", "view"))
+_VIEWS = frozenset("expand permute select slice squeeze t transpose unsqueeze view".split())
 # `reshape` is one too, or else a copy: the same one, unless what it copies is written to.
 _PRODUCTS = frozenset(("mv", "addmv"))
 # A product by a weight of less than this takes longer than reading the weight: SmolLM2's step
@@ -90,7 +90,7 @@ def fused(tape: Tape, inputs: int) -> Tape:
     outside = list(tape.outside)
     groups = {group[0]: group for group in _groups(tape, inputs)}
     members = {number for group in groups.values() for number in group}
-    block = _Block(sum(_room(tape, number) for number in members))
+    block = _Block(sum(_room(tape, group) for group in groups.values()))
     done = _Rewriting()
     for number, old in enumerate(tape.entries):
         if len(groups.get(number, ())) > 1:
@@ -111,7 +111,14 @@ class _Block:
             self._left = empty_tensor((elements,), torch.bfloat16)
 
     def joined(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Put tensors one below the other; each becomes a part of the result."""
+        """Put tensors one below the other; each becomes a part of the result.
+
+        Nothing is moved where they lie so already, and on large pages.
+        """
+        if _are_joined(parts):
+            return parts[0].as_strided(
+                (sum(map(len, parts)), *parts[0].shape[1:]), parts[0].stride()
+            )
         shape = (sum(map(len, parts)), *parts[0].shape[1:])
         elements = math.prod(shape)
         with torch.inference_mode(mode=False), torch.no_grad():
@@ -182,10 +189,24 @@ def _weight(tape: Tape, number: int) -> torch.Tensor:
     return tape.outside[weight.place]
 
 
-def _room(tape: Tape, number: int) -> int:
-    """Count the elements that the weight, and a bias, take at most."""
-    fixed = tape.entries[number].args[:-1]
-    return sum(tape.outside[ref.place].numel() + _ALIGNED for ref in fixed)
+def _room(tape: Tape, group: Sequence[int]) -> int:
+    """Count the elements that the weights of a group, and biases, take at most where they move."""
+    columns = zip(*(tape.entries[number].args[:-1] for number in group), strict=True)
+    tensors = [[tape.outside[ref.place] for ref in refs] for refs in columns]
+    return sum(
+        sum(part.numel() + _ALIGNED for part in parts)
+        for parts in tensors
+        if not _are_joined(parts)
+    )
+
+
+def _are_joined(parts: Sequence[torch.Tensor]) -> bool:
+    """Say whether each tensor follows the one before it in memory that lies on large pages."""
+    ends = [part.data_ptr() + part.nbytes for part in parts]
+    follow = all(part.data_ptr() == end for part, end in zip(parts[1:], ends[:-1], strict=True))
+    whole = {part.untyped_storage().data_ptr() for part in parts}
+    is_large = parts[0].untyped_storage().nbytes() >= LEAST_BYTES
+    return follow and is_large and len(whole) == 1 and all(p.is_contiguous() for p in parts)
 
 
 def _fuse(

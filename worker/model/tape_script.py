@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch.jit._fuser import optimized_execution
 
 from worker.model.tape import CannotReplay, Entry, Later, Ref, Tape
+from worker.model.tape_parts import TapePart, parts
 
 # The step of any position: inputs and the tensors of the cache, tables and weights, the position.
 Step = Callable[[list[torch.Tensor], list[torch.Tensor], int], torch.Tensor]
@@ -73,15 +75,44 @@ def _function(source: str) -> Callable[..., Any]:
 
 
 def script(tape: Tape, inputs: int) -> str:
-    """Return the source of the step."""
+    """Return the source of the step; what is alike in it, as layers are, is a function of its own.
+
+    Torch reads each line of the source, which would take longer than all else that is done to a
+    tape.
+    """
+    found = parts(tape)
+    texts = [_part_text(part) for part in found]
+    several = (text for text, count in Counter(texts).items() if text and count > 1)
+    names = {text: f"part{i}" for i, text in enumerate(several)}
+    functions = [f"def {name}{text}" for text, name in names.items()]
     lines = [f"def {_NAME}(given: List[Tensor], other: List[Tensor], at: int) -> Tensor:"]
     for i in range(len(tape.outside)):
         source = f"given[{i}]" if i < inputs else f"other[{i - inputs}]"
         lines.append(f"    o{i} = {source}")
-    for number, entry in enumerate(tape.entries):
-        lines += [f"    {statement}" for statement in statements(number, entry)]
+    for part, text in zip(found, texts, strict=True):
+        if text in names:
+            given = ", ".join([*map(text_of, part.reads), "at"])
+            results = ", ".join(map(text_of, part.gives))
+            lines.append(f"    {results} = {names[text]}({given})")
+        else:
+            for number in part.numbers:
+                lines += [f"    {line}" for line in statements(number, tape.entries[number])]
     lines.append(f"    return {text_of(tape.output)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*functions, *lines]) + "\n"
+
+
+def _part_text(part: TapePart) -> str:
+    """Return the source of a function for the part, but for its name; "" where it gives nothing."""
+    if not part.gives:
+        return ""
+    given = [f"o{i}: Tensor" for i in range(len(part.reads))]
+    kinds = ", ".join("Tensor" for _ in part.gives)
+    kind = kinds if len(part.gives) == 1 else f"Tuple[{kinds}]"
+    lines = [f"({', '.join([*given, 'at: int'])}) -> {kind}:"]
+    for number, entry in enumerate(part.entries):
+        lines += [f"    {line}" for line in statements(number, entry)]
+    lines.append(f"    return {', '.join(map(text_of, part.own_gives))}")
+    return "\n".join(lines)
 
 
 def statements(number: int, entry: Entry) -> list[str]:

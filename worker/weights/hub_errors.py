@@ -6,6 +6,7 @@ import errno
 import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import httpx2
 from huggingface_hub.errors import (
@@ -111,6 +112,19 @@ def refusal(error: Exception, repo_id: str, file: str, revision: str | None) -> 
     )
 
 
+def not_found(error: Exception, repo_id: str, file: str, revision: str | None) -> LoadFailed:
+    """Turn what was raised for the first file of a model into one sentence with advice.
+
+    What has no slash, or is no model of the hub, may be a folder whose name was mistyped.
+    """
+    failed = refusal(error, repo_id, file, revision)
+    is_id = not _has(error, HFValidationError) and not _has(error, GatedRepoError)
+    if is_id and ("/" not in repo_id or _has(error, RepositoryNotFoundError)):
+        taken = f"there is no folder {repo_id} in {Path.cwd()}, so it was taken for a hub id"
+        return LoadFailed(f"{taken}, and {failed.text}", failed.code)
+    return failed
+
+
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status that an error came from; None where nothing was answered."""
     answers = (e.response for e in _chain(error) if isinstance(e, HfHubHTTPError))
@@ -125,8 +139,8 @@ def _sentence(error: Exception, repo_id: str, file: str, revision: str | None) -
 
     if has(HFValidationError):
         return (
-            f"{repo_id!r} is neither an existing folder nor a hub id such as org/name; "
-            "check --model-id"
+            f"{repo_id!r} is neither an existing folder in {Path.cwd()} nor a hub id such as "
+            "org/name; check --model-id"
         )
     if has(GatedRepoError):
         return (

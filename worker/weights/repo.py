@@ -11,7 +11,7 @@ from huggingface_hub import constants, hf_hub_download
 
 from worker.failures import LoadFailed
 from worker.protocol.exits import ExitCode
-from worker.weights.hub_errors import refusal
+from worker.weights.hub_errors import not_found, refusal
 from worker.weights.index import INDEX_FILE, SINGLE_FILE
 from worker.weights.progress import counting_bar
 from worker.weights.small_files import TOKENIZER_FILE, ask_for, cached, take_small_files
@@ -128,7 +128,7 @@ def find_model(
         try:
             config = hf_hub_download(repo_id, CONFIG_FILE, revision=revision, **hub)
         except Exception as error:
-            raise refusal(error, repo_id, CONFIG_FILE, revision) from error
+            raise not_found(error, repo_id, CONFIG_FILE, revision) from error
     folder = Path(config).parent
     found = ModelFolder(
         model_id=model_id, folder=folder, repo_id=repo_id, commit=folder.name, **hub
@@ -156,7 +156,7 @@ def find_local(model_id: str, revision: str | None = None) -> ModelFolder | None
 
 def _local(model_id: str, folder: Path, revision: str | None) -> ModelFolder:
     if not folder.exists():
-        raise LoadFailed(f"there is no folder {folder}; check --model-id")
+        raise LoadFailed(f"there is no folder {folder.absolute()}; check --model-id")
     if not folder.is_dir():
         raise LoadFailed(f"{folder} is a file; give the folder that holds config.json")
     if revision is not None:

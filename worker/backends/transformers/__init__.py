@@ -10,12 +10,13 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from worker.backends.base import StageBackend
+from worker.backends.transformers.lean_imports import lean_imports
 from worker.config import WorkerConfig
 from worker.protocol.events import Event, Imported, Importing
 from worker.protocol.roles import StageIdentity
@@ -72,7 +73,8 @@ def _heavy(module: str, config: WorkerConfig, emit: Callable[[Event], None]) -> 
                 importlib.import_module(library)
         # transformers imports its parts when they are first used: by the modules of this package,
         # each of which needs at least those that every model's class does
-        with _imported("transformers.modeling_utils", emit):
+        lean = nullcontext() if config.engine == "stock" else lean_imports()
+        with _imported("transformers.modeling_utils", emit), lean:
             return importlib.import_module(module)
 
 
