@@ -7,6 +7,8 @@ from llguidance import LLMatcher
 from orchestrator.grammar.refused import GrammarRefused
 
 _REASON_CHARS = 300
+# What the library says where no token may come next.
+_NO_WAY_ON = "NoExtensionBias"
 
 
 class CompiledGrammar:
@@ -69,9 +71,12 @@ class TokenConstraint:
             raise GrammarRefused(self._too_complex())
 
     def _too_complex(self) -> str:
+        reason = first_line(self._matcher.get_error())
+        if _NO_WAY_ON in reason:
+            return "nothing fits what the answer must be; see that each part of it can end"
         return (
-            "what the answer must be became too complex to follow "
-            f"({first_line(self._matcher.get_error())}); ask for a simpler form"
+            f"what the answer must be became too complex to follow ({reason}); ask for a simpler "
+            "form"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Constraint(Protocol):
@@ -19,6 +19,7 @@ class Constraint(Protocol):
         """Hear which of them came."""
 
 
+@runtime_checkable
 class Grammar(Protocol):
     """What answers must be; compiled once, shared by requests."""
 

@@ -12,6 +12,7 @@ from typing import Any
 from llguidance import LLMatcher
 
 from orchestrator.grammar.compiled import CompiledGrammar, first_line
+from orchestrator.grammar.finite import finite
 from orchestrator.grammar.grammar import Grammar
 from orchestrator.grammar.refused import GrammarRefused
 from orchestrator.grammar.token_table import token_table
@@ -25,6 +26,19 @@ _MAX_SCHEMA_CHARS = 256 * 1024
 _WHITESPACE = r"[ ]?|\n[ ]{0,24}"
 # Where the library says it found the mistake, in a text that the user has not written.
 _PLACE = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
+# What it says in terms of its own options or addresses, and what that means here.
+_PLAINER = (
+    (
+        re.compile(r"^oneOf constraints are not supported.*"),
+        "'oneOf' needs schemas that plainly exclude each other, so use 'anyOf'",
+    ),
+    (
+        re.compile(
+            r"^circular references with sibling keys are not supported: json-schema:///(.*)"
+        ),
+        r"\1 refers to itself with more keys beside '$ref'",
+    ),
+)
 
 
 class Grammars:
@@ -94,7 +108,7 @@ class Grammars:
             self._try(grammar, named)
         matcher = LLMatcher(self._table, grammar, log_level=0)
         if matcher.is_error():
-            reason = _PLACE.sub("", first_line(matcher.get_error()))
+            reason = _plain(_PLACE.sub("", first_line(matcher.get_error())))
             raise GrammarRefused(
                 f"{named} cannot be held to: {reason}; use a simpler one, or ask for plain text"
             )
@@ -121,19 +135,24 @@ class Grammars:
         return json.dumps(text)
 
 
+def _plain(reason: str) -> str:
+    for pattern, words in _PLAINER:
+        reason = pattern.sub(words, reason)
+    return reason
+
+
 def json_rule(schema: dict[str, Any]) -> str:
     """Return the expression for the JSON values that fit a schema, to stand in a rule.
 
     Raises:
-        GrammarRefused: the schema is far too long.
+        GrammarRefused: the schema is far too long, or only what never ends would fit it.
     """
     if not isinstance(schema, dict):
         raise GrammarRefused(f"the JSON schema is {schema!r:.80}, and it must be an object")
-    ruled = {**schema, "x-guidance": {"whitespace_pattern": _WHITESPACE}}
-    text = json.dumps(ruled)
-    if len(text) > _MAX_SCHEMA_CHARS:
+    if len(text := json.dumps(schema)) > _MAX_SCHEMA_CHARS:
         raise GrammarRefused(
             f"the JSON schema has {len(text)} characters, and at most {_MAX_SCHEMA_CHARS} are "
             "taken; send a shorter one"
         )
-    return f"%json {text}"
+    ruled = {**finite(schema), "x-guidance": {"whitespace_pattern": _WHITESPACE}}
+    return f"%json {json.dumps(ruled)}"

@@ -58,6 +58,12 @@ class Function:
         )
 
 
+def is_object_schema(parameters: Mapping[str, Any]) -> bool:
+    """Tell whether a schema is one of an object, as that of a function's parameters has to be."""
+    # Where it says nothing of that, an object is meant.
+    return parameters.get("type", "object") in ("object", ["object"])
+
+
 def functions_of(tools: Sequence[Mapping[str, Any]]) -> list[Function]:
     """Return the functions among tools as OpenAI's interface has them."""
     functions = [tool["function"] for tool in tools]

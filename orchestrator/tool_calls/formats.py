@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.grammar.grammar import Grammar
 from orchestrator.grammar.grammars import Grammars
 from orchestrator.grammar.refused import GrammarRefused
-from orchestrator.tool_calls.call import functions_of
+from orchestrator.tool_calls.call import functions_of, is_object_schema
 from orchestrator.tool_calls.deepseek import CALL_BEGIN, DeepSeekCalls
 from orchestrator.tool_calls.json_calls import JsonCalls
 from orchestrator.tool_calls.mistral import MistralCalls
@@ -74,6 +74,12 @@ class ToolFormat:
             return None
         if not functions:
             raise GrammarRefused("a call is asked for, but there is no such tool; name one")
+        for one in functions:
+            if not is_object_schema(one.parameters):
+                raise GrammarRefused(
+                    f"the parameters of '{one.name}' are {one.parameters!r:.80}, they must be an "
+                    'object schema; give them "type": "object"'
+                )
         text = self.syntax.forced(functions, grammars.literal, several=parallel)
         return grammars.lark(text, "a tool's parameters")
 

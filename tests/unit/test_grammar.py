@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
+from orchestrator.grammar.finite import finite
 from orchestrator.grammar.grammars import Grammars
 from orchestrator.grammar.refused import GrammarRefused
 from orchestrator.grammar.response_format import grammar_of
@@ -30,6 +32,14 @@ SCHEMA = {"type": "object", "properties": {"abc": {"type": "integer"}}}
             {"type": "string", "pattern": "*a"},
             "regex parse error: repetition operator missing expression",
         ),
+        (
+            {"oneOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]},
+            "'oneOf' needs schemas that plainly exclude each other, so use 'anyOf'",
+        ),
+        (
+            {"type": ["object", "null"], "properties": {"a": {"type": "object", "$ref": "#"}}},
+            "# refers to itself with more keys beside '$ref'",
+        ),
     ],
 )
 def test_a_schema_that_cannot_be_held_to_is_refused_in_one_sentence(
@@ -40,6 +50,56 @@ def test_a_schema_that_cannot_be_held_to_is_refused_in_one_sentence(
     assert str(caught.value) == (
         f"the JSON schema cannot be held to: {reason}; use a simpler one, or ask for plain text"
     )
+
+
+NODE = {"type": "object", "properties": {"c": {"$ref": "#/$defs/n"}}, "required": ["c"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"$ref": "#"}, "'#' refers to itself without content; say what it is"),
+        (
+            {
+                "$ref": "#/$defs/a",
+                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+            },
+            "'#/$defs/a' refers to itself without content; say what it is",
+        ),
+        (
+            {"$ref": "#/$defs/n", "$defs": {"n": NODE}},
+            "no value that ends fits '#/$defs/n'; let it end without itself",
+        ),
+        (
+            {"$anchor": "all", "type": "array", "items": {"$ref": "#all"}, "minItems": 1},
+            "no value that ends fits '#all'; let it end without itself",
+        ),
+        (
+            {"type": "object", "additionalProperties": {"$ref": "#"}, "minProperties": 1},
+            "no value that ends fits '#'; let it end without itself",
+        ),
+    ],
+)
+def test_a_schema_that_leads_back_to_itself_for_ever_is_refused(
+    schema: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(GrammarRefused) as caught:
+        GRAMMARS.json_schema(schema)
+    assert str(caught.value) == f"the JSON schema cannot be held to: {reason}"
+
+
+def test_a_schema_with_many_references_takes_no_long_time() -> None:
+    chain = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(2000)}
+    schema = {"$ref": "#/$defs/d0", "$defs": {**chain, "d2000": {"type": "null"}}}
+    begun_s = time.process_time()
+    assert finite(schema) == schema
+    assert time.process_time() - begun_s < 10
+
+
+def test_a_grammar_that_leads_back_to_itself_is_refused_once_it_is_begun() -> None:
+    constraint = GRAMMARS.lark("start: a\na: a").begin()
+    with pytest.raises(GrammarRefused, match="nothing fits what the answer must be"):
+        constraint.allowed()
 
 
 def test_a_reference_to_elsewhere_is_not_followed() -> None:

@@ -20,7 +20,7 @@ from tests.support.small_vocabulary import ENDS, PIECES, VOCABULARY, written_by
 from tests.support.tool_templates import TEMPLATES, rendered
 
 GRAMMARS = Grammars(VOCABULARY, ENDS)
-PARAMETERS = {
+PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {
         "city": {"enum": ["a", "abc"]},
@@ -208,6 +208,16 @@ def test_auto_and_none_leave_the_answer_free() -> None:
     ("tools", "choice", "words"),
     [
         (TOOLS, {"type": "function", "function": {"name": "g"}}, "there is no such tool"),
+        (
+            [{"function": {"name": "f", "parameters": {"type": "string"}}}],
+            "required",
+            "the parameters of 'f' are {'type': 'string'}, they must be an object schema",
+        ),
+        (
+            [{"function": {"name": "f", "parameters": {"$ref": "#"}}}],
+            "required",
+            "'#' refers to itself without content",
+        ),
         (
             [{"function": {"name": "f", "parameters": {"not": {}}}}],
             "required",
