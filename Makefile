@@ -13,7 +13,8 @@ export STAGELINE_DEMO_DIR
 
 demo: $(STAMP)
 	@model=$$($(BIN)/python -m tools.demo_model) && \
-	$(BIN)/orchestrator run --local 2 --model-id "$$model" --max-new-tokens 160 --prompt "$(PROMPT)"
+	$(BIN)/orchestrator run --local 2 --model-id "$$model" --max-new-tokens 160 --prompt "$(PROMPT)" && \
+	echo "the demo model lies in $$model" >&2
 
 test: $(CLIENTS)
 	$(BIN)/python tools/check.py

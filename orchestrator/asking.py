@@ -5,14 +5,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict
 
 from orchestrator.grammar.grammar import Grammar
+from orchestrator.keywords import check, check_all, fits, kinds_of, shown
 from orchestrator.request import DEFAULT_PREFILL_CHUNK, GenerationRequest, RequestRefused
 from worker.protocol.ops import Sampling
 from worker.protocol.schema import rules_of
 
 _SAMPLING = frozenset(field.name for field in fields(Sampling))
+_TOOLS = Sequence[Mapping[str, Any]] | None
+_TEMPLATE_OPTIONS = Mapping[str, Any] | None
+_MESSAGE = "{'role': 'user', 'content': 'Hello'}"
+# What `generate` and `score` start from.
+Prompt = Annotated[str | Sequence[int], "a text or a sequence of token ids"]
 
 
 class AnswerOptions(TypedDict, total=False):
@@ -55,6 +61,7 @@ class AnswerOptions(TypedDict, total=False):
 
 def request_of(
     request_id: str,
+    options: AnswerOptions,
     *,
     prompt: str | None = None,
     messages: Sequence[Mapping[str, Any]] | None = None,
@@ -62,25 +69,30 @@ def request_of(
     tools: Sequence[Mapping[str, Any]] | None = None,
     template_options: Mapping[str, Any] | None = None,
     prefill_chunk: int = DEFAULT_PREFILL_CHUNK,
-    **options: Unpack[AnswerOptions],
 ) -> GenerationRequest:
     """Return the request; what it starts from is one of `prompt`, `messages` and `tokens`.
 
     Args:
         request_id: unique among the live requests.
+        options: how to generate.
         prompt: plain text.
         messages: `{"role": …, "content": …}` objects for the chat template.
         tokens: ids of the prompt.
         tools: for the chat template, as OpenAI's interface has them.
         template_options: more variables for the chat template.
         prefill_chunk: tokens of the prompt per step.
-        **options: see `AnswerOptions`.
 
     Raises:
-        TypeError: there is no option of that name.
-        RequestRefused: a value cannot be; one sentence.
+        TypeError: there is no option of that name, or a value is of another type.
+        ValueError: a number is not finite.
+        RequestRefused: a value cannot be, or messages are none; one sentence.
     """
     given: dict[str, Any] = dict(options)
+    check_all(given, kinds_of(AnswerOptions), _elsewhere)
+    check("tools", tools, _TOOLS)
+    check("template_options", template_options, _TEMPLATE_OPTIONS)
+    if messages is not None:
+        _check_messages(messages)
     sampling = _sampling({name: given.pop(name) for name in given.keys() & _SAMPLING})
     stop = given.pop("stop", ())
     try:
@@ -98,6 +110,39 @@ def request_of(
         )
     except ValueError as error:
         raise RequestRefused(str(error)) from None
+
+
+def _elsewhere() -> dict[str, str]:
+    """Return where a keyword belongs that says what is opened."""
+    # Imported here, for it needs this file, and a mistake alone needs it.
+    from orchestrator.open_options import OpenOptions
+
+    return dict.fromkeys(kinds_of(OpenOptions), "says what is opened: give it to Pipeline.open")
+
+
+def _check_messages(messages: object) -> None:
+    """See that messages are what a chat template can be given.
+
+    Raises:
+        RequestRefused: they are not.
+    """
+    if not fits(messages, Sequence[Any]) or not messages:
+        raise RequestRefused(
+            f"messages={shown(messages)} must be a sequence of one message or more, as [{_MESSAGE}]"
+        )
+    assert isinstance(messages, Sequence)
+    for index, message in enumerate(messages):
+        is_message = (
+            fits(message, Mapping[str, Any])
+            and fits(message.get("role"), str)
+            and fits(message.get("content"), str | _TOOLS)
+            and ("content" in message or "tool_calls" in message)
+        )
+        if not is_message:
+            raise RequestRefused(
+                f"messages[{index}]={shown(message)} must be a mapping with a role and a content, "
+                f"as {_MESSAGE}"
+            )
 
 
 def _sampling(given: dict[str, Any]) -> Sampling:

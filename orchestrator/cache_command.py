@@ -7,15 +7,18 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.cache_options import CacheOptions
 from orchestrator.plan_options import (
     add_cache_flag,
     add_hosts_flag,
+    add_json_flag,
     add_reach_flags,
     options_from,
 )
+from orchestrator.subcommand import Subcommand, SubcommandGroup
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -23,56 +26,10 @@ if TYPE_CHECKING:
     from orchestrator.setting import Setting
     from orchestrator.specs import StageSpec
 
-    SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-_ACTIONS = {
-    "ls": (
-        "list models, layers and sizes",
-        "List the weights that each host keeps: model, commit, layers, bytes.",
-    ),
-    "verify": (
-        "read every byte and compare checksums",
-        (
-            "Read every byte that each host keeps and compare it with the checksums that were "
-            "noted as it was fetched. Exits with 3 where one is wrong."
-        ),
-    ),
-    "rm": (
-        "remove weights and free the space",
-        "Remove the weights of a model, or all, from each host.",
-    ),
-}
-
-
 _COMMIT = re.compile(r"[0-9a-f]{4,40}")
 
 
-def add_parser(subcommands: SubParsers, exits: str) -> None:
-    """Add the subcommand; `exits` explains the exit codes."""
-    parser = subcommands.add_parser(
-        "cache",
-        help="see, check and free the weights on hosts",
-        description="See, check and free the weights that hosts keep; `cache ACTION --help` says "
-        "more.",
-        epilog=exits,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    actions = parser.add_subparsers(dest="cache_action", required=True, metavar="ACTION")
-    for name, (short, about) in _ACTIONS.items():
-        action = actions.add_parser(
-            name,
-            help=short,
-            description=textwrap.fill(about, 92),
-            epilog=exits,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        _add_options(action, name)
-        action.set_defaults(handler=lambda parsed, action=action: main(action, parsed))
-
-
-def _add_options(parser: argparse.ArgumentParser, action: str) -> None:
+def _add_options(action: str, parser: argparse.ArgumentParser) -> None:
     hosts = parser.add_mutually_exclusive_group()
     add_hosts_flag(hosts)
     hosts.add_argument(
@@ -98,13 +55,10 @@ def _add_options(parser: argparse.ArgumentParser, action: str) -> None:
         )
     if action == "rm":
         model.add_argument("--all", action="store_true", help="remove every model")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json_flag(parser)
 
 
-def main(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
-    """Run the subcommand and return the exit code."""
-    from orchestrator.command import finish
-
+def _read_options(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> CacheOptions:
     options = options_from(CacheOptions, parsed)
     if options.cache_action == "rm" and (options.model_id is None) != options.all:
         parser.error("give --model-id (what to remove), or --all for every model; one of them")
@@ -116,6 +70,12 @@ def main(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
             f"{commit or repr(commit)} is no commit (4 to 40 hexadecimal digits); "
             "`orchestrator cache ls` shows them"
         )
+    return options
+
+
+def _run(options: CacheOptions, command: Sequence[str]) -> int:
+    from orchestrator.command import finish
+
     return finish(lambda hold: _cache(options, hold), as_json=options.json)
 
 
@@ -162,3 +122,39 @@ def host_specs(setting: Setting) -> Sequence[StageSpec]:
         spec_of(Place(entry, index, len(hosts)), setting.worker, setting.ways, local_workers=1)
         for index, entry in enumerate(hosts)
     ]
+
+
+def _action(name: str, short: str, about: str) -> Subcommand[CacheOptions]:
+    return Subcommand(
+        name=name,
+        short=short,
+        about=textwrap.fill(about, 92),
+        add_options=partial(_add_options, name),
+        read_options=_read_options,
+        run=_run,
+    )
+
+
+CACHE = SubcommandGroup(
+    name="cache",
+    short="see, check and free the weights on hosts",
+    about="See, check and free the weights that hosts keep; `cache ACTION --help` says more.",
+    actions=(
+        _action(
+            "ls",
+            "list models, layers and sizes",
+            "List the weights that each host keeps: model, commit, layers, bytes.",
+        ),
+        _action(
+            "verify",
+            "read every byte and compare checksums",
+            "Read every byte that each host keeps and compare it with the checksums that were "
+            "noted as it was fetched. Exits with 3 where one is wrong.",
+        ),
+        _action(
+            "rm",
+            "remove weights and free the space",
+            "Remove the weights of a model, or all, from each host.",
+        ),
+    ),
+)

@@ -15,6 +15,7 @@ from orchestrator.failures import (
     SpawnFailed,
     StageFailure,
 )
+from orchestrator.line_words import LineWords
 from orchestrator.oom import oom_evidence
 from orchestrator.slurm.causes import slurm_cause
 from orchestrator.ssh_causes import is_dropped, ssh_cause
@@ -66,6 +67,7 @@ class Ending:
         errand: what it was started for, where that was not to serve.
         ssh: where it was logged in.
         python: the interpreter that was asked for, or None.
+        line: what its line of the hosts file sets.
     """
 
     scene: Scene
@@ -77,6 +79,7 @@ class Ending:
     errand: ErrandKind | None = None
     ssh: SshTarget | None = None
     python: str | None = None
+    line: LineWords = LineWords()
 
     @property
     def status(self) -> ExitStatus:
@@ -99,7 +102,7 @@ class Ending:
         for lines in (self.stderr_lines, self.noise):
             for line in reversed(lines):
                 if line.strip() and not line.startswith("kernel: "):
-                    return line.strip()[:300]
+                    return self.line.retold(line.strip()[:300])
         return ""
 
 
@@ -137,7 +140,7 @@ def why_ended(ending: Ending) -> StageFailure:
 
 def _load_failed(ending: Ending, failed: ModelLoadFailed) -> StageFailure:
     code = _load_code(ending)
-    cause = f"cannot {ending.duty}: {failed.error}"
+    cause = f"cannot {ending.duty}: {ending.line.retold(failed.error)}"
     if failed.error_type == "ModuleNotFoundError":
         # Setup leaves a line alone that names its own Python.
         first, where = "run", ""

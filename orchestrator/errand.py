@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from orchestrator.bundle.records import NoRecorder, Recorder
-from orchestrator.failures import StageFailure
+from orchestrator.errand_kind import ErrandKind
+from orchestrator.failures import HostsNotAsked, StageFailure
 from orchestrator.specs import StageSpec
 from orchestrator.stage import StageClient, StageStatus
 from orchestrator.stage.gate import StartGate
 from orchestrator.stage.together import at_once, close_all
 from orchestrator.timeouts import Timeouts
 from worker.protocol.events import Event
+
+SURVEYS = (ErrandKind.SURVEY, ErrandKind.SURVEY_HOST)
 
 
 class Errands:
@@ -33,6 +36,8 @@ class Errands:
         on_status: Callable[[StageStatus], None] = lambda status: None,
     ) -> None:
         assert all(spec.options.only is not None for spec in specs), "a spec without an errand"
+        self._is_survey = all(spec.options.only in SURVEYS for spec in specs)
+        self._timeouts = timeouts or Timeouts()
         self._failures: list[StageFailure] = []
         gate = StartGate()
         self._events: list[list[Event]] = [[] for _ in specs]
@@ -40,7 +45,7 @@ class Errands:
             StageClient(
                 spec,
                 recorder=recorder or NoRecorder(),
-                timeouts=timeouts or Timeouts(),
+                timeouts=self._timeouts,
                 on_status=on_status,
                 on_failure=self._failures.append,
                 on_event=events.append,
@@ -55,13 +60,17 @@ class Errands:
         Nothing is left running, whatever happens.
 
         Raises:
+            HostsNotAsked: more than one of a survey failed; each had a while to end its own.
             StageFailure: the first that was noticed; the other workers have been ended.
         """
+        works = [worker.finish() for worker in self._workers]
         try:
-            await at_once(worker.finish() for worker in self._workers)
+            await at_once(works, grace_s=self._timeouts.others_s if self._is_survey else 0.0)
         except StageFailure:
+            failures = tuple(self._failures)
             await close_all(self._workers)
-            raise self._failures[0] from None
+            is_alone = len(failures) == 1 or not self._is_survey
+            raise (failures[0] if is_alone else HostsNotAsked(failures)) from None
         except BaseException:
             await close_all(self._workers)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.placement.amounts import room_words, size_words
 from worker.protocol.events import (
     BootProfile,
     CacheHit,
@@ -54,13 +55,13 @@ def words_of(event: Event) -> str:
                 f"{f', {left} left' if left else ''}"
             )
         case HostSurveyed(free_bytes=free, device=device, read_gbps=read_gbps):
-            return f"{size_text(free)} free on {device}, reads {read_gbps:.1f} GB/s"
+            return f"{room_words(free)} free on {device}, reads {read_gbps:.1f} GB/s"
         case ModelSurveyed(model_type=model_type):
             return f"read the model's headers ({model_type})"
         case CacheVerified(file=file, ok=ok):
             return f"{file} is {'whole' if ok else 'broken'}"
         case MemoryCheck(need_bytes=need, free_bytes=free):
-            return f"needs {size_text(need)} of {size_text(free)} free"
+            return f"needs {size_words(need)} of {room_words(free)} free"
         case LoadingModel(layer_range=layers, quantization=quantization):
             return f"loading layers {layers} ({quantization})"
         case UnknownEvent(fields=fields):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -107,6 +108,24 @@ class VersionMismatch(StageFailure):
     """The worker speaks another version of the protocol."""
 
     kind = "version_mismatch"
+
+
+class HostsNotAsked(StageFailure):
+    """Some hosts could not be surveyed: one line for each, then the next step.
+
+    Stage, kind and exit code are those of the first.
+
+    Args:
+        failures: at least one, in the order noticed; none is of this kind.
+        advice: the last line; "" is none.
+    """
+
+    def __init__(self, failures: Sequence[StageFailure], advice: str = "") -> None:
+        first = failures[0]
+        super().__init__(first.scene, first.cause, first.exit_code, may_pass=first.may_pass)
+        self.failures = tuple(failures)
+        self.kind = first.kind  # type: ignore[misc]  # of this one alone
+        self.args = ("\n".join([*map(str, failures), *([advice] if advice else [])]),)
 
 
 class PipelineMismatch(Exception):

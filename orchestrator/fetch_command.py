@@ -6,89 +6,38 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from orchestrator.bundle.fetch_facts import FetchFacts, fetch_among
-from orchestrator.bundle.words import printable, size, span
+from orchestrator.bundle.words import size
 from orchestrator.errand_kind import ErrandKind
-from orchestrator.plan_options import PlanOptions, add_plan_options, options_from
+from orchestrator.plan_options import PlanOptions, add_json_flag, add_plan_options, options_from
+from orchestrator.subcommand import Subcommand
 from worker.protocol.exits import ExitCode
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from orchestrator.specs import StageSpec
-
-    SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-_ABOUT = """\
-Plan as `run` does and bring the weights of each stage to its host, so that the next run fetches
-nothing. What was interrupted goes on where it stopped."""
-_USAGE = "%(prog)s (--hosts FILE | --local N | --slurm) --model-id ID [options]"
+    from orchestrator.fetched import Fetched
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """What one stage had to fetch."""
-
-    spec: StageSpec
-    facts: FetchFacts
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as decoded JSON; names are stable and carry their units."""
-        facts, layers = self.facts, self.spec.layers
-        return {
-            "stage": self.spec.stage,
-            "host": self.spec.host,
-            "layers": None if layers is None else list(layers),
-            "stage_bytes": facts.total_bytes,
-            "fetched_bytes": facts.fetched_bytes,
-            "elapsed_ms": facts.elapsed_ms,
-            "mbps": facts.mbps,
-        }
-
-    def cells(self) -> tuple[str, ...]:
-        """Return its row of the table."""
-        facts, layers = self.facts, self.spec.layers
-        came = (size(facts.fetched_bytes), span(facts.elapsed_ms), f"{facts.mbps:.1f}")
-        return (
-            str(self.spec.stage),
-            printable(self.spec.host, 28),
-            "-" if layers is None else f"{layers[0]}:{layers[1]}",
-            size(facts.total_bytes),
-            *(came if facts.fetched_bytes else ("nothing", "", "")),
-        )
-
-
-def add_parser(subcommands: SubParsers, exits: str) -> None:
-    """Add the subcommand; `exits` explains the exit codes."""
-    parser = subcommands.add_parser(
-        "fetch",
-        help="bring each stage's weights to its host",
-        usage=_USAGE,
-        description=_ABOUT,
-        epilog=exits,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     add_plan_options(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(handler=main)
+    add_json_flag(parser)
 
 
-def main(parsed: argparse.Namespace) -> int:
-    """Run the subcommand and return the exit code."""
+def _run(options: PlanOptions, command: Sequence[str]) -> int:
     from orchestrator.command import finish
 
-    options = options_from(PlanOptions, parsed)
     return finish(lambda hold: _fetch(options, hold), as_json=options.json)
 
 
 async def _fetch(options: PlanOptions, hold: ExitStack) -> int:
+    from orchestrator.bundle.fetch_facts import FetchFacts, fetch_among
     from orchestrator.command import put
     from orchestrator.config import surroundings
     from orchestrator.errand_run import run_errands
+    from orchestrator.fetched import Fetched
     from orchestrator.placing import settle
     from orchestrator.setting import plan_setting
     from orchestrator.stderr import is_watched, say
@@ -127,3 +76,16 @@ def _show(fetched: Sequence[Fetched]) -> None:
         )
     else:
         screen.line("nothing to fetch: every stage has its weights")
+
+
+FETCH = Subcommand(
+    name="fetch",
+    short="bring each stage's weights to its host",
+    about="""\
+Plan as `run` does and bring the weights of each stage to its host, so that the next run fetches
+nothing. What was interrupted goes on where it stopped.""",
+    usage="%(prog)s (--hosts FILE | --local N | --slurm) --model-id ID [options]",
+    add_options=_add_options,
+    read_options=lambda parser, parsed: options_from(PlanOptions, parsed),
+    run=_run,
+)

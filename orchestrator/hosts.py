@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from typing import Any, Literal
 
 from orchestrator.address import Address, parse_address
 from orchestrator.host_keys import KEYS
+from orchestrator.spelling import closest
 from orchestrator.words import split_words
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -184,8 +184,8 @@ def _env_name(name: str, env: dict[str, str]) -> str:
 
 def _unknown_key(key: str) -> str:
     known = [*KEYS, "env.NAME"]
-    close = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean '{close[0]}='?" if close else f"known are {', '.join(known)}"
+    close = closest(key, known)
+    hint = f"did you mean '{close}='?" if close else f"known are {', '.join(known)}"
     return f"unknown key '{key}='; {hint}"
 
 

@@ -69,6 +69,7 @@ def _from_hub(model_id: str, revision: str | None) -> Path:
     except Exception as error:  # noqa: BLE001 - the library's many errors all mean one thing here
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelUnreadable(
-            f"cannot fetch config.json of {model_id!r} to count its layers ({reason}); check the "
-            "name and the network, or leave layers= out of the hosts file"
+            f"there is no folder {Path(model_id).expanduser().absolute()}, and config.json of "
+            f"{model_id!r} cannot be fetched from the hub to count its layers ({reason}); check "
+            "the name and the network, or leave layers= out of the hosts file"
         ) from None

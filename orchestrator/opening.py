@@ -60,7 +60,7 @@ async def settled(
     try:
         return Settled(options, setting, await settle(setting, held, errands))
     except StageFailure:
-        held.hand_over(diary.open(setting.entries, survey_specs(setting)))
+        diary.open_survey(setting.entries, survey_specs(setting), held)
         raise
 
 

@@ -8,14 +8,14 @@ import itertools
 import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from orchestrator.asking import AnswerOptions, request_of
+from orchestrator.asking import AnswerOptions, Prompt, request_of
 from orchestrator.bundle.records import Recorder, RecoveryRecord
 from orchestrator.completion import Completion
 from orchestrator.failures import StageFailure
 from orchestrator.generate import TokenOutput, generate
+from orchestrator.keywords import check
 from orchestrator.pipeline_facts import PipelineFacts
 from orchestrator.prefixes import Prefixes
 from orchestrator.request import DEFAULT_PREFILL_CHUNK, GenerationRequest, RequestRefused
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from orchestrator.scoring import TokenScore
     from orchestrator.stage import StageStatus
     from orchestrator.vocabulary import Vocabulary
+
+_Asked = Annotated[
+    str | Sequence[Any], "a text, a sequence of token ids, or the messages of a chat in a list"
+]
 
 
 class Pipeline:
@@ -69,7 +73,7 @@ class Pipeline:
     @staticmethod
     @contextlib.asynccontextmanager
     async def open(
-        model_id: str | None = None,
+        model_id: str | os.PathLike[str] | None = None,
         *,
         hosts: str | os.PathLike[str] | Sequence[str] | None = None,
         local: int | None = None,
@@ -94,7 +98,8 @@ class Pipeline:
             **options: see `OpenOptions`.
 
         Raises:
-            TypeError, ValueError: an option that there is not, or two that contradict each other.
+            TypeError, ValueError: an option that there is not, a value that cannot be, or two that
+                contradict each other.
             HostsError, SlurmError, NotForwarded: the hosts cannot be used; nothing was started.
             PlanError: layers and hosts do not fit together; `DoesNotFit` where memory or disk is
                 what lacks.
@@ -103,10 +108,12 @@ class Pipeline:
                 cannot guess for it.
         """
         # Imported here, for it starts with this class.
+        from orchestrator.open_options import read_options
         from orchestrator.opening import opened_by_options
-        from orchestrator.pipeline_options import pipeline_options
 
-        settled = pipeline_options({"model_id": model_id, **_places(hosts, local), **options})
+        places = {"model_id": model_id, "hosts": hosts, "local": local}
+        told = {"record": record, "on_status": on_status, "on_notice": on_notice}
+        settled = read_options({**places, **told, **options})
         async with opened_by_options(
             settled, sys.argv, record=record, on_status=on_status, on_notice=on_notice
         ) as pipeline:
@@ -132,7 +139,7 @@ class Pipeline:
         """Every attempt to bring a lost stage back, in the order of their ends."""
         return self.stages.recoveries
 
-    async def generate(
+    def generate(
         self, prompt: str | Sequence[int], **options: Unpack[AnswerOptions]
     ) -> AsyncGenerator[TokenOutput, None]:
         """Yield what follows a plain text, token by token.
@@ -142,15 +149,18 @@ class Pipeline:
             **options: see `AnswerOptions`.
 
         Raises:
+            TypeError, ValueError: an option that there is not, or a value that cannot be; at once.
             RequestRefused, OpRejected, StageFailure: see `submit`.
         """
-        given = {"prompt": prompt} if isinstance(prompt, str) else {"tokens": tuple(prompt)}
-        request = request_of(self._name(), prefill_chunk=self.prefill_chunk, **given, **options)
-        async with contextlib.aclosing(self.submit(request)) as tokens:
-            async for token in tokens:
-                yield token
+        check("prompt", prompt, Prompt)
+        chunk = self.prefill_chunk
+        if isinstance(prompt, str):
+            request = request_of(self._name(), options, prompt=prompt, prefill_chunk=chunk)
+        else:
+            request = request_of(self._name(), options, tokens=prompt, prefill_chunk=chunk)
+        return self.submit(request)
 
-    async def chat(
+    def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
@@ -167,6 +177,7 @@ class Pipeline:
             **options: see `AnswerOptions`.
 
         Raises:
+            TypeError, ValueError: see `generate`.
             RequestRefused: there is no chat template, for example; see `submit`.
             OpRejected, StageFailure: see `submit`.
         """
@@ -174,15 +185,13 @@ class Pipeline:
             raise RequestRefused("the model has no chat template; use generate with a plain text")
         request = request_of(
             self._name(),
+            options,
             messages=messages,
             tools=tools,
             template_options=template_options,
             prefill_chunk=self.prefill_chunk,
-            **options,
         )
-        async with contextlib.aclosing(self.submit(request)) as tokens:
-            async for token in tokens:
-                yield token
+        return self.submit(request)
 
     async def complete(
         self,
@@ -196,8 +205,10 @@ class Pipeline:
             **options: see `AnswerOptions`.
 
         Raises:
+            TypeError, ValueError: see `generate`.
             RequestRefused, OpRejected, StageFailure: see `submit`.
         """
+        check("asked", asked, _Asked)
         given: Any = asked
         is_chat = not isinstance(asked, str) and bool(asked) and isinstance(asked[0], Mapping)
         answer = self.chat(given, **options) if is_chat else self.generate(given, **options)
@@ -215,11 +226,13 @@ class Pipeline:
             request: what to generate; its `request_id` is unique among the live requests.
 
         Raises:
+            TypeError: it is no request.
             RequestRefused: it cannot be served as it is; nothing was computed.
             OpRejected: a stage refused it and serves on.
             StageFailure: a stage was lost and could not be brought back.
             ConnectionError: the pipeline was closed.
         """
+        check("request", request, GenerationRequest)
         tokens = generate(self.stages, request, self._recorder, self._speculator, self.prefixes)
         async with contextlib.aclosing(tokens):
             async for token in tokens:
@@ -267,11 +280,14 @@ class Pipeline:
             top_logprobs: how many of the likeliest tokens to name at each place.
 
         Raises:
+            TypeError: a value is of another type.
             RequestRefused: there are no tokens, or the last stage cannot score.
             OpRejected, StageFailure, ConnectionError: see `submit`.
         """
         from orchestrator.scoring import score
 
+        check("prompt", prompt, Prompt)
+        check("top_logprobs", top_logprobs, int)
         tokens: Sequence[int]
         if isinstance(prompt, str):
             tokens = await self.stages.tokenize(self._name(), prompt)
@@ -288,18 +304,3 @@ class Pipeline:
     def _name(self) -> str:
         # A server that shares the pipeline names its requests in another way.
         return f"api-{next(self._numbers)}"
-
-
-def _places(
-    hosts: str | os.PathLike[str] | Sequence[str] | None, local: int | None
-) -> dict[str, object]:
-    """Return the options that say where the stages run.
-
-    Raises:
-        ValueError: both are given.
-    """
-    if hosts is not None and local is not None:
-        raise ValueError(f"hosts and local={local} are both given; give one of them")
-    if hosts is None or isinstance(hosts, str | os.PathLike):
-        return {"hosts": None if hosts is None else Path(hosts), "local": local}
-    return {"hosts": tuple(hosts), "local": local}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from orchestrator import option_types, wire_encoding
 from orchestrator.host_keys import QUANTIZATIONS
 from orchestrator.links.names import AUTO, CHAIN, STAR
+from orchestrator.option_names import Named, as_flag
 from orchestrator.plan_options import PlanOptions, add_plan_options
 from orchestrator.speculation.drafter import SpeculationKind
 from worker.protocol.encodings import Encoding
@@ -35,48 +35,28 @@ class PipelineOptions(PlanOptions):
     bundle_dir: Path | None
     no_bundle: bool
 
-    def complaint(self) -> str | None:
-        """Tell which options contradict each other, in one sentence."""
+    def complaint(self, named: Named = as_flag) -> str | None:
+        """Tell which options contradict each other, in one sentence that names them so."""
         draft = self.draft_model_id
+        draft_id = named("draft_model_id")
         if self.model_id is None and not self.stub:
-            return "give --model-id (a folder or a hub id), or --stub for workers without a model"
+            model, stub = named("model_id"), named("stub", True)
+            return f"give {model} (a folder or a hub id), or {stub} for workers without a model"
+        if self.model_id is not None and self.stub:
+            model, stub = named("model_id"), named("stub", True)
+            return f"{model} is of no use with {stub}; give one of them"
         if self.speculate == "draft" and draft is None:
-            return "--speculate draft needs --draft-model-id (a folder or a hub id)"
+            return f"{named('speculate', 'draft')} needs {draft_id} (a folder or a hub id)"
         if self.speculate in ("off", "ngram") and draft is not None:
-            return (
-                f"--draft-model-id is of no use with --speculate {self.speculate}; give one of them"
-            )
+            guess = named("speculate", self.speculate)
+            return f"{draft_id} is of no use with {guess}; give one of them"
         if self.stub and draft is not None:
-            return "--draft-model-id is of no use with --stub; give one of them"
-        for flag, value in (
-            ("--draft-quantization", self.draft_quantization),
-            ("--draft-device", self.draft_device),
-        ):
+            return f"{draft_id} is of no use with {named('stub', True)}; give one of them"
+        for name in ("draft_quantization", "draft_device"):
+            value = getattr(self, name)
             if value is not None and draft is None:
-                return f"{flag} {value} needs --draft-model-id (a folder or a hub id)"
+                return f"{named(name, value)} needs {draft_id} (a folder or a hub id)"
         return None
-
-
-def pipeline_options(given: Mapping[str, Any]) -> PipelineOptions:
-    """Return the options of a program that has no command line; the others are the defaults.
-
-    Raises:
-        TypeError: there is no option of that name.
-        ValueError: two of them contradict each other; one sentence, with the flags' names.
-    """
-    parser = argparse.ArgumentParser(add_help=False)
-    add_pipeline_options(parser)
-    add_bundle_flags(parser.add_argument_group())
-    names = {field.name for field in fields(PipelineOptions)} - {"json"}
-    for name in given:
-        if name not in names:
-            raise TypeError(f"there is no option {name!r}; known are {', '.join(sorted(names))}")
-    defaults = {name: parser.get_default(name) for name in names}
-    options = PipelineOptions(**{**defaults, "json": False, **given})
-    complaint = options.complaint()
-    if complaint is not None:
-        raise ValueError(complaint)
-    return options
 
 
 def add_pipeline_options(parser: argparse.ArgumentParser, *, many: bool = True) -> None:

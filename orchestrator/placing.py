@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.bundle.records import Recorder
 from orchestrator.errand_run import RunErrands, run_errands
+from orchestrator.failures import HostsNotAsked, StageFailure
 from orchestrator.hosts import HostEntry
 from orchestrator.layer_plan import PlanError, Wish, plan_layers
 from orchestrator.placement import Slot, place
-from orchestrator.plan import Plan, crowded_notes, make_plan, slots_of, spare_notes, spare_slots
+from orchestrator.plan import (
+    Plan,
+    cores_note,
+    crowded_notes,
+    is_crowded,
+    make_plan,
+    slots_of,
+    spare_notes,
+    spare_slots,
+)
 from orchestrator.setting import Setting
 from orchestrator.stage_specs import Place, spec_of
+from orchestrator.stand_in import with_spares
 from orchestrator.survey import Survey, read_survey, survey_specs, surveyed_slots
 from worker.protocol.costs import ModelCosts
+from worker.protocol.exits import ExitCode
 
 
 def has_choice(setting: Setting) -> bool:
@@ -52,14 +65,38 @@ async def settle(
 async def ask(
     setting: Setting, recorder: Recorder | None = None, errands: RunErrands = run_errands
 ) -> Survey:
-    """Survey the hosts and the model.
+    """Survey the hosts and the model; a spare is asked in the place of a host that is not there.
 
     Raises:
-        StageFailure: a host cannot be surveyed.
+        StageFailure: a host cannot be surveyed, and no spare is left for it.
         Interrupted: a signal came.
     """
-    specs = survey_specs(setting)
-    return read_survey(setting, specs, await errands(specs, setting.timeouts, recorder))
+    notes: tuple[str, ...] = ()
+    gone: tuple[StageFailure, ...] = ()
+    while True:
+        specs = survey_specs(setting)
+        try:
+            told = await errands(specs, setting.timeouts, recorder)
+        except StageFailure as lost:
+            failures = lost.failures if isinstance(lost, HostsNotAsked) else (lost,)
+            stood_in, advice = with_spares(setting, failures), _doctor_line(setting, failures)
+            if stood_in is None and not advice and not gone:
+                raise
+            gone = (*gone, *failures)
+            if stood_in is None:
+                raise HostsNotAsked(gone, advice) from None
+            setting, notes = stood_in.setting, (*notes, *stood_in.notes)
+        else:
+            return replace(read_survey(setting, specs, told), notes=notes)
+
+
+def _doctor_line(setting: Setting, failures: Sequence[StageFailure]) -> str:
+    """Return what to run for hosts that cannot be used; "" where they can, but the model not."""
+    is_host = any(failure.exit_code == ExitCode.PEER_GONE for failure in failures)
+    if not is_host or not setting.ways.is_file:
+        return ""
+    command = shlex.join(("orchestrator", "doctor", "--hosts", setting.ways.hosts_name))
+    return f"see what mends that with: {command}"
 
 
 def placed_plan(setting: Setting, survey: Survey) -> Plan:
@@ -69,6 +106,7 @@ def placed_plan(setting: Setting, survey: Survey) -> Plan:
         PlanError: layers and hosts do not fit together; `DoesNotFit` where memory or disk is
             what lacks.
     """
+    setting = replace(setting, entries=survey.entries)
     slots, is_even = surveyed_slots(setting, survey), not has_choice(setting)
     # All of the model on one slot is nobody's wish: the refusal says how much of it finds room.
     if is_even and len(slots) > 1:
@@ -93,7 +131,13 @@ def placed_plan(setting: Setting, survey: Survey) -> Plan:
         for index, (entry, stage) in enumerate(zip(entries, placement.stages, strict=True))
     )
     crowded = crowded_notes(slots_of(setting.entries), entries, setting.ways) if is_even else ()
-    notes = (*spare_notes(setting.entries), *crowded, *placement.notes)
+    notes = (
+        *survey.notes,
+        *spare_notes(setting.entries),
+        *crowded,
+        *_cores_notes(setting, entries, survey),
+        *placement.notes,
+    )
     spares = spare_slots(setting.entries, specs, setting.ways)
     return Plan(specs, notes, placement, spares)
 
@@ -105,6 +149,25 @@ def _threads(entries: Sequence[HostEntry], survey: Survey) -> list[int | None]:
     return [
         max(1, host.threads // sharing[host.machine or host.host]) if host.threads else None
         for host in hosts
+    ]
+
+
+def _cores_notes(setting: Setting, entries: Sequence[HostEntry], survey: Survey) -> list[str]:
+    """Return what is to be said of machines with many stages and few cores."""
+    counts: Counter[str] = Counter()
+    machines: dict[str, tuple[str, int]] = {}
+    for entry in entries:
+        host = survey.hosts[entry]
+        # With --threads a host tells of these, and not of its cores.
+        cores = setting.ways.cores if entry.is_local else host.threads
+        if host.threads and (entry.is_local or setting.worker.threads is None):
+            machine = host.machine or host.host
+            counts[machine] += 1
+            machines.setdefault(machine, (entry.label, cores))
+    return [
+        cores_note(label, counts[machine], cores)
+        for machine, (label, cores) in machines.items()
+        if is_crowded(counts[machine], cores)
     ]
 
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from orchestrator.placement import Placement
 
 
+# A second stage for each core is no waste yet: one may wait for the network.
+_STAGES_A_CORE = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The stages in order, and notes for the user: one sentence each.
@@ -51,6 +55,12 @@ def make_plan(entries: Sequence[HostEntry], options: WorkerOptions, ways: Ways) 
     used = [entry for entry, _ in placed]
     notes += crowded_notes(slots, used, ways)
     local_workers = sum(entry.is_local for entry in used)
+    on_cores = sum(
+        entry.is_local and not (entry.device or options.device or "").startswith(("cuda", "mps"))
+        for entry in used
+    )
+    if is_crowded(on_cores, ways.cores) and not options.stub:
+        notes.append(cores_note("local", on_cores, ways.cores))
     specs = tuple(
         spec_of(
             Place(entry, stage, len(placed), layers), options, ways, local_workers=local_workers
@@ -113,6 +123,25 @@ def crowded_notes(slots: Sequence[HostEntry], used: Sequence[HostEntry], ways: W
         for entry in dict.fromkeys(slots)
         if (left := entry.slots - used.count(entry))
     ]
+
+
+def is_crowded(num_stages: int, cores: int) -> bool:
+    """Tell whether so many stages on the cores of one machine are worth a word."""
+    return num_stages > _STAGES_A_CORE * cores
+
+
+def cores_note(host: str, num_stages: int, cores: int) -> str:
+    """Return what is to be said of many stages on the cores of one machine."""
+    return (
+        f"{num_stages} stages on {counted(cores, 'core')} of {host}: they take turns, each has the "
+        f"libraries in memory once more (some 350 MiB), and more than {counted(cores, 'stage')} "
+        "there make no answer faster"
+    )
+
+
+def counted(count: int, thing: str) -> str:
+    """Return `1 core`, `2 cores`."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def _wished(

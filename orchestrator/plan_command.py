@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.bundle.words import printable
-from orchestrator.plan_options import PlanOptions, add_plan_options, options_from
+from orchestrator.plan_options import PlanOptions, add_json_flag, add_plan_options, options_from
+from orchestrator.subcommand import Subcommand
 from worker.protocol.exits import ExitCode
 from worker.protocol.schema import to_fields
 
@@ -20,35 +22,15 @@ if TYPE_CHECKING:
     from orchestrator.stage_specs import Ways
     from orchestrator.survey import Survey
 
-    SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-_ABOUT = """\
-Ask every host for its memory, disk and speed, read the model's headers, and print which host
-would hold which layers, or why they cannot hold it and what would help. Fetches no weights."""
-_USAGE = "%(prog)s (--hosts FILE | --local N | --slurm) --model-id ID [options]"
-
-
-def add_parser(subcommands: SubParsers, exits: str) -> None:
-    """Add the subcommand; `exits` explains the exit codes."""
-    parser = subcommands.add_parser(
-        "plan",
-        help="print which host would hold which layers",
-        usage=_USAGE,
-        description=_ABOUT,
-        epilog=exits,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     add_plan_options(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(handler=main)
+    add_json_flag(parser)
 
 
-def main(parsed: argparse.Namespace) -> int:
-    """Run the subcommand and return the exit code."""
+def _run(options: PlanOptions, command: Sequence[str]) -> int:
     from orchestrator.command import finish
 
-    options = options_from(PlanOptions, parsed)
     return finish(lambda hold: _plan(options, hold), as_json=options.json)
 
 
@@ -126,3 +108,16 @@ def _host_fields(survey: Survey, entry: HostEntry) -> dict[str, Any]:
     fields = to_fields(survey.hosts[entry])
     told = {name: value for name, value in fields.items() if not name.startswith("cached_")}
     return {"memory_limit_bytes": entry.memory_bytes, **told}
+
+
+PLAN = Subcommand(
+    name="plan",
+    short="print which host would hold which layers",
+    about="""\
+Ask every host for its memory, disk and speed, read the model's headers, and print which host
+would hold which layers, or why they cannot hold it and what would help. Fetches no weights.""",
+    usage="%(prog)s (--hosts FILE | --local N | --slurm) --model-id ID [options]",
+    add_options=_add_options,
+    read_options=lambda parser, parsed: options_from(PlanOptions, parsed),
+    run=_run,
+)

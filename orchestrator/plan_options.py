@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from orchestrator import option_types
 from orchestrator.config import DEFAULT_SSH_COMMAND
-from orchestrator.host_keys import ENGINES, QUANTIZATIONS
-from orchestrator.request import DEFAULT_PREFILL_CHUNK
+from orchestrator.worker_flags import add_worker_flags
 from worker.protocol import schema
 
 DEFAULT_SLURM_WAIT_S = 3600.0
@@ -83,7 +82,7 @@ def add_plan_options(
         help="split the layers evenly, without asking the hosts what they can hold",
     )
     add_reach_flags(group)
-    _add_workers(parser.add_argument_group("workers (a key in the hosts file wins)"))
+    add_worker_flags(parser.add_argument_group("workers (a key in the hosts file wins)"))
     weights = parser.add_argument_group("weights from a hub")
     add_cache_flag(weights)
     weights.add_argument(
@@ -180,36 +179,6 @@ def add_cache_flag(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_workers(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--quantization", choices=QUANTIZATIONS, help="default: bfloat16")
-    group.add_argument(
-        "--engine",
-        choices=ENGINES,
-        help="fast (default); stock: torch's kernels and the model's own forward alone; graphs: "
-        "CUDA graphs, never run on a GPU so far",
-    )
-    group.add_argument(
-        "--device", type=option_types.device, metavar="DEVICE", help="auto, cpu, cuda, cuda:N, mps"
-    )
-    group.add_argument(
-        "--threads",
-        type=option_types.count,
-        metavar="N",
-        help="compute threads (default: cores / local stages)",
-    )
-    group.add_argument(
-        "--max-context",
-        type=option_types.count,
-        metavar="N",
-        help="most tokens of prompt and answer together",
-    )
-    group.add_argument(
-        "--prefill-chunk",
-        type=option_types.count,
-        default=DEFAULT_PREFILL_CHUNK,
-        metavar="N",
-        help="tokens of the prompt per step (default: %(default)s)",
-    )
-    group.add_argument(
-        "--trust-remote-code", action="store_true", help="run code that comes with the model"
-    )
+def add_json_flag(group: argparse._ActionsContainer) -> None:
+    """Declare --json."""
+    group.add_argument("--json", action="store_true", help="print one JSON object")

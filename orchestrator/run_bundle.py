@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from orchestrator.bundle.held import HeldRecorder
 from orchestrator.bundle.location import default_folder, fresh_path, prune
 from orchestrator.bundle.manifest import Manifest
 from orchestrator.bundle.records import NoRecorder, Recorder, StageRecord
@@ -49,6 +50,7 @@ class Diary:
 
     def __init__(self, options: DiaryOptions, command: Sequence[str]) -> None:
         self.around = surroundings()
+        self._begun_ns = time.time_ns()
         self._options = options
         self._command = tuple(command)
         self._writer: BundleWriter | None = None
@@ -65,6 +67,27 @@ class Diary:
         placement: Placement | None = None,
     ) -> Recorder:
         """Begin it; where it cannot be written, the writer has said so and stays silent."""
+        return self._open(entries, specs, placement, time.time_ns())
+
+    def open_survey(
+        self, entries: Sequence[HostEntry], specs: Sequence[StageSpec], held: HeldRecorder
+    ) -> None:
+        """Make it that of a survey that failed: it began with the command, and has what was told.
+
+        Args:
+            entries: the hosts.
+            specs: the workers that were to ask them.
+            held: what these told.
+        """
+        held.hand_over(self._open(entries, specs, None, self._begun_ns))
+
+    def _open(
+        self,
+        entries: Sequence[HostEntry],
+        specs: Sequence[StageSpec],
+        placement: Placement | None,
+        begun_ns: int,
+    ) -> Recorder:
         options = self._options
         if options.no_bundle:
             return NoRecorder()
@@ -75,7 +98,7 @@ class Diary:
             hosts=tuple(entry.text for entry in entries if entry.text),
             stages=tuple(_stage_record(spec) for spec in specs),
             plan=None if placement is None else placement.to_json(),
-        )
+        ).stamped(begun_ns)
         path = fresh_path(folder, time.time_ns())
         secrets = self.around.masked(options.forward or ())
         self._writer = BundleWriter(path, manifest, secrets=secrets)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from orchestrator.config import Surroundings
 from orchestrator.hosts import HostEntry, parse_hosts, read_hosts
@@ -102,6 +103,7 @@ def reach_setting(options: ReachOptions, around: Surroundings, hold: ExitStack) 
         entries = [HostEntry(line=0, slots=options.local or 1)]
     ways = Ways(
         hosts_name=hosts_name,
+        is_file=isinstance(options.hosts, Path),
         ssh_command=options.ssh_command,
         accept_new_host_key=options.accept_new,
         python_path=around.python_path,

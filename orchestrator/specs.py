@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.errand_kind import ErrandKind
+from orchestrator.line_words import LineWords
 from orchestrator.transport.base import Launch
 from orchestrator.transport.command import command_launch
 from orchestrator.transport.local import INSTALLED, local_launch
@@ -97,6 +98,9 @@ class StageSpec:
             there; a local one runs the code of this process.
         environment: variables set for the worker; on its command line, so no secrets.
         secrets: variables that it gets over stdin once it has spoken; on no command line.
+        line: the line of the hosts file that it comes from.
+        is_one_of_several: whether more workers of its kind run on that host, so that messages
+            name the line too.
 
     Raises:
         ValueError: the parts do not fit together; one sentence.
@@ -114,6 +118,8 @@ class StageSpec:
     ssh: SshTarget | None = None
     command: tuple[str, ...] = ()
     options: WorkerOptions = WorkerOptions()
+    line: LineWords = field(default=LineWords(), compare=False)
+    is_one_of_several: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.stage < self.num_stages:
@@ -143,9 +149,16 @@ class StageSpec:
     @property
     def title(self) -> str:
         """What messages call the worker."""
-        return (
-            f"stage {self.stage} on {self.host}" if self.is_stage else f"the worker on {self.host}"
-        )
+        if self.is_stage:
+            return f"stage {self.stage} on {self.host}"
+        return f"the worker on {self.place}"
+
+    @property
+    def place(self) -> str:
+        """Where it runs: the host, and the line where the host alone would not tell."""
+        if self.is_one_of_several and self.line.name:
+            return f"{self.host} (line {self.line.name.rpartition(':')[2]})"
+        return self.host
 
     def launch(self, nonce: str) -> Launch:
         """Return the command that starts this stage's worker."""

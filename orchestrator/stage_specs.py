@@ -10,6 +10,7 @@ from types import MappingProxyType
 from orchestrator.config import DEFAULT_SSH_COMMAND
 from orchestrator.hosts import HostEntry
 from orchestrator.layer_plan import PlanError
+from orchestrator.line_words import LineWords
 from orchestrator.specs import StageSpec, WorkerOptions
 from orchestrator.transport.ssh import SshTarget
 
@@ -24,6 +25,7 @@ class Ways:
 
     Attributes:
         hosts_name: the hosts file in messages, "" for --local.
+        is_file: whether that is the path of a file.
         cores: processors here, shared evenly by the local workers.
         python_path: PYTHONPATH of this process, which local workers keep.
         connect_timeout_s: for the first answer of a host to ssh.
@@ -31,6 +33,7 @@ class Ways:
     """
 
     hosts_name: str = ""
+    is_file: bool = False
     ssh_command: str = DEFAULT_SSH_COMMAND
     accept_new_host_key: bool = False
     cores: int = 1
@@ -91,6 +94,17 @@ def _options(place: Place, options: WorkerOptions, ways: Ways, local_workers: in
     return replace(own, lease_s=REMOTE_LEASE_S, threads=options.threads or place.threads)
 
 
+def _line_words(entry: HostEntry, ways: Ways) -> LineWords:
+    if not ways.hosts_name:
+        return LineWords()
+    given = {"device": entry.device, "quantization": entry.quantization, "engine": entry.engine}
+    keys = {key: f"{key}={value}" for key, value in given.items() if value is not None}
+    if entry.memory_bytes is not None:
+        keys["memory"] = "memory="
+    keys.update((f"env.{name}", f"env.{name}=") for name, _ in entry.env)
+    return LineWords(ways.name_of(entry), keys)
+
+
 def _spec(place: Place, options: WorkerOptions, ways: Ways) -> StageSpec:
     entry = place.entry
     # Workers that share processors must not spin while they wait: with the default policy two of
@@ -108,6 +122,7 @@ def _spec(place: Place, options: WorkerOptions, ways: Ways) -> StageSpec:
         python=entry.python,
         environment={**environment, **dict(entry.env)},
         options=options,
+        line=_line_words(entry, ways),
     )
     if entry.is_local:
         return common

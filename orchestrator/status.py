@@ -126,7 +126,7 @@ class LiveTable:
         from rich.live import Live
 
         self._stages: dict[int, StageStatus | None] = {spec.stage: None for spec in specs}
-        self._hosts = {spec.stage: spec.host for spec in specs}
+        self._hosts = {spec.stage: spec.place for spec in specs}
         self._numbers = {spec.stage: str(spec.stage) if spec.is_stage else "" for spec in specs}
         self._start_s = time.monotonic()
         self._ended_s: dict[int, float] = {}

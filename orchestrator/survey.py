@@ -7,6 +7,7 @@ are read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,12 +41,17 @@ class Survey:
         model: as the first host sees it.
         costs: what it costs, each quantization as the first host counted it that is to load it.
         unavailable: by line, the quantizations that its host lacks, each with the reason.
+        entries: the lines that were asked, with spare hosts in the place of those that could not
+            be reached.
+        notes: what is to be said of these.
     """
 
     hosts: Mapping[HostEntry, HostSurveyed]
     model: ModelSurveyed
     costs: ModelCosts
     unavailable: Mapping[HostEntry, Mapping[str, str]]
+    entries: Sequence[HostEntry] = ()
+    notes: tuple[str, ...] = ()
 
 
 def survey_specs(setting: Setting) -> list[StageSpec]:
@@ -58,7 +64,8 @@ def survey_specs(setting: Setting) -> list[StageSpec]:
     lines = {_place(entry): entry.line for entry in reversed(setting.entries)}  # each one's first
     # All quantizations are looked at, so none is asked for: to lack one is no error.
     options = replace(setting.worker, quantization=None, memory_limit_bytes=None)
-    return [
+    labels = Counter(entry.label for entry in asked)
+    specs = [
         spec_of(
             Place(replace(entry, line=lines[entry]), index, len(asked)),
             replace(options, only=kind),
@@ -67,6 +74,13 @@ def survey_specs(setting: Setting) -> list[StageSpec]:
         )
         for index, (entry, (kind, _)) in enumerate(asked.items())
     ]
+    return [replace(spec, is_one_of_several=labels[spec.host] > 1) for spec in specs]
+
+
+def lines_asked(setting: Setting) -> list[list[HostEntry]]:
+    """Return, for each worker of `survey_specs`, the lines that it is asked for."""
+    lines = [entry for entry in setting.entries if not entry.spare]
+    return [[line for line in lines if _place(line) == place] for place in _asked(setting)]
 
 
 def read_survey(
@@ -96,6 +110,7 @@ def read_survey(
         seen.model,
         seen.costs,
         {entry: lacking.get(_place(entry), {}) for entry in slots},
+        setting.entries,
     )
 
 

@@ -6,9 +6,13 @@ import asyncio
 import errno
 import os
 import queue
+import signal
+import stat
 import sys
 import threading
 from dataclasses import dataclass
+
+from orchestrator.interruption import Interrupted
 
 
 class OutputClosed(Exception):
@@ -54,6 +58,7 @@ class TextOutput:
         Raises:
             OutputClosed: the reader is gone.
             OutputFailed: the disk is full, for example.
+            Interrupted: the terminal has gone.
         """
         if self._fd is None or not text:
             return
@@ -92,7 +97,11 @@ def stdout_fd() -> int | None:
 
 
 def write_all(fd: int, data: bytes) -> Exception | None:
-    """Write every byte; return what went wrong: OutputClosed, OutputFailed or nothing."""
+    """Write every byte; return what went wrong.
+
+    OutputClosed, OutputFailed, or Interrupted by SIGHUP where the terminal has gone: its signal
+    may come later than the error of a write to it. None: nothing went wrong.
+    """
     view = memoryview(data)
     try:
         while view:
@@ -100,6 +109,9 @@ def write_all(fd: int, data: bytes) -> Exception | None:
     except OSError as error:
         if error.errno in (errno.EPIPE, errno.ECONNRESET):
             return OutputClosed("nobody reads stdout any more")
+        # Once a terminal has gone, isatty() denies that it is one.
+        if error.errno == errno.EIO and stat.S_ISCHR(os.fstat(fd).st_mode):
+            return Interrupted(signal.SIGHUP)
         return OutputFailed(f"cannot write the answer to stdout: {error.strerror}")
     return None
 

@@ -19,6 +19,8 @@ class Timeouts:
             loading a model is part of it, fetching takes as long as it goes on.
         survey_s: from there to the end of a worker that surveys its host.
         errand_s: the same for another errand, or from the last byte fetched or checked.
+        others_s: from the first host that cannot be surveyed to the end of the survey; until then
+            others that fail are named too.
         op_s: for one op's reply, unless the caller says otherwise.
         silence_s: with an op in flight, this long without a byte in either direction means the
             stage hangs; a worker answers pings also while it computes. On top comes what the
@@ -44,6 +46,7 @@ class Timeouts:
     ready_s: float = 3600.0
     survey_s: float = 600.0
     errand_s: float = 3600.0
+    others_s: float = 15.0
     op_s: float = 600.0
     silence_s: float = 15.0
     idle_silence_s: float = 120.0

@@ -13,7 +13,7 @@ from orchestrator.pipeline_options import (
     add_bundle_flags,
     add_speculation_flags,
 )
-from orchestrator.plan_options import add_plan_options, options_from
+from orchestrator.plan_options import add_json_flag, add_plan_options, options_from
 from orchestrator.wire_encoding import AUTO
 
 DEFAULT_STREAMS = (1, 2, 4, 8, 16)
@@ -64,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         f"case (default: {','.join(map(str, DEFAULT_STREAMS))})",
     )
     output = parser.add_argument_group("output")
-    output.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json_flag(output)
     output.add_argument(
         "--html",
         type=Path,

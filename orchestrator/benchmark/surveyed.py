@@ -44,7 +44,7 @@ async def planned(setting: Setting, diary: Diary) -> Planned:
     try:
         survey = await ask(_as_stages(setting), held)
     except StageFailure:
-        held.hand_over(diary.open(setting.entries, survey_specs(setting)))
+        diary.open_survey(setting.entries, survey_specs(setting), held)
         raise
     plan = placed_plan(setting, survey)
     return Planned(plan, readings_of(setting, survey, plan))

@@ -92,7 +92,7 @@ def _add(
             metavar=output,
             help="the file to write (default: named after the bundle, in this folder)",
         )
-    parser.set_defaults(handler=lambda args: _guarded(run, args))
+    parser.set_defaults(handler=lambda args, command: _guarded(run, args))
     return parser
 
 

@@ -16,8 +16,9 @@ _CAUSES: tuple[tuple[str, Cause], ...] = (
     ),
     (
         (
-            r"there is no folder|has no revision|neither an existing folder|has no file|"
-            r"has no config\.json|holds no config\.json|is a file; give the folder"
+            r"there is no folder (?!.*taken for a hub id)|has no revision|has no file|"
+            r"neither an existing folder|has no config\.json|holds no config\.json|"
+            r"is a file; give the folder"
         ),
         Cause.MODEL_NOT_FOUND,
     ),

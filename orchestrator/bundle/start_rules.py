@@ -11,7 +11,7 @@ from orchestrator.bundle.evidence import failures, last_words, of_event, of_fail
 from orchestrator.bundle.findings import Evidence, Finding
 from orchestrator.bundle.lines import StageLine
 from orchestrator.bundle.load_words import load_cause
-from orchestrator.bundle.lookup import events, kind_of
+from orchestrator.bundle.lookup import Seen, events, kind_of
 from orchestrator.bundle.reader import Bundle
 from orchestrator.bundle.words import printable, size
 from worker.protocol.codec import Garbage
@@ -19,11 +19,16 @@ from worker.protocol.events import (
     CacheVerified,
     DownloadFailed,
     Event,
+    Exiting,
     MemoryCheck,
     ModelLoadFailed,
     Starting,
 )
+from worker.protocol.exits import ExitCode
 
+_REFUSED_ADVICE = (
+    "change the option, in the line of that host where it stands there, else on the command line"
+)
 _LOAD_ADVICE = {
     Cause.PACKAGE_MISSING: "install the package for that host's python, or run `orchestrator "
     "setup --hosts FILE`",
@@ -37,6 +42,7 @@ _LOAD_ADVICE = {
     Cause.WEIGHTS_DAMAGED: "fetch the file again",
     Cause.CACHE_DAMAGED: "run `orchestrator cache verify --repair` and check that disk, then fetch "
     "again",
+    Cause.CONFIGURATION_REFUSED: _REFUSED_ADVICE,
     Cause.MODEL_UNSUPPORTED: "choose a model of docs/architectures.md",
     Cause.MEMORY_EXHAUSTED: "give the stage fewer layers, a host with more memory, a smaller "
     "--max-context, or --quantization int8 or nf4",
@@ -98,7 +104,17 @@ def load_failed(bundle: Bundle) -> Iterator[Finding]:
     for seen in events(bundle, ModelLoadFailed):
         text = f"could not load its layers: {printable(seen.event.error)}"
         cause = load_cause(seen.event.error, seen.event.error_type)
+        if cause is Cause.LOAD_ERROR and _ended_with(bundle, seen, ExitCode.USAGE):
+            text = f"refused its options: {printable(seen.event.error)}"
+            cause = Cause.CONFIGURATION_REFUSED
         yield of_event(seen, "load_failed", text, _LOAD_ADVICE.get(cause, _OTHER_ADVICE), cause)
+
+
+def _ended_with(bundle: Bundle, seen: Seen[ModelLoadFailed], code: ExitCode) -> bool:
+    """Tell whether the worker that said so ended with a code, by its own last line."""
+    ends = (end for end in events(bundle, Exiting, seen.stage) if end.wall_ms >= seen.wall_ms)
+    first = next(ends, None)
+    return first is not None and first.event.code == code
 
 
 def protocol_violation(bundle: Bundle) -> Iterator[Finding]:
@@ -168,8 +184,7 @@ def _not_ready(finding: Finding) -> Finding:
     if " within " in finding.sentence:
         return replace(finding, advice=f"{advice}; raise --start-timeout-s if it is only slow")
     if "refused its configuration" in finding.sentence:
-        advice = "check the options and the line of that host"
-        return replace(finding, cause=Cause.CONFIGURATION_REFUSED, advice=advice)
+        return replace(finding, cause=Cause.CONFIGURATION_REFUSED, advice=_REFUSED_ADVICE)
     cause = load_cause(finding.sentence)
     return replace(finding, cause=cause, advice=_LOAD_ADVICE.get(cause, advice))
 

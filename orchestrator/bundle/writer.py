@@ -52,7 +52,8 @@ class BundleWriter:
 
     Args:
         path: the folder to make; its parents are made too. Mode 0700, files 0600.
-        manifest: `command`, `config`, `hosts` and `stages` of the run; the rest is filled in.
+        manifest: `command`, `config`, `hosts` and `stages` of the run; the rest is filled in
+            where it is not stamped yet.
         secrets: values that must not stand in any file, for instance that of HF_TOKEN.
         warn: takes the one warning.
         bounds: sizes at which files stop to grow.
@@ -79,7 +80,10 @@ class BundleWriter:
             (path / "stderr").mkdir(mode=0o700)
         except OSError as error:
             self._give_up(error)
-        self._whole("manifest.json", (manifest or Manifest()).stamped(time.time_ns()))
+        manifest = manifest or Manifest()
+        if not manifest.started:
+            manifest = manifest.stamped(time.time_ns())
+        self._whole("manifest.json", manifest)
 
     @property
     def is_open(self) -> bool:

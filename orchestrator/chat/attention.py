@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
-from orchestrator.interruption import SIGNALS
+from orchestrator.interruption import Handler, Interrupted, give_back, ignore, take_signals
 
 Act = Callable[[signal.Signals], None]
 
@@ -15,7 +15,8 @@ Act = Callable[[signal.Signals], None]
 class Attention:
     """Hands each signal to what goes on, in the main thread, while the block runs.
 
-    A signal that this program was started to ignore (nohup) stays ignored.
+    A signal that this program was started to ignore (nohup) stays ignored. Once one has ended the
+    block, further ones are ignored: nothing is left that they could end.
 
     Attributes:
         ending: the first signal that asks the program to end; Ctrl-C does not by itself.
@@ -24,13 +25,10 @@ class Attention:
     def __init__(self) -> None:
         self.ending: signal.Signals | None = None
         self._act: Act = lambda number: None
-        self._before: dict[signal.Signals, signal.Handlers | Callable[..., object] | int | None]
-        self._before = {}
+        self._before: dict[signal.Signals, Handler] = {}
 
     def __enter__(self) -> Attention:
-        for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._take)
+        self._before = take_signals(self._take)
         return self
 
     def __exit__(
@@ -39,8 +37,10 @@ class Attention:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
+        if self.ending is not None or isinstance(error, Interrupted):
+            ignore(self._before)
+        else:
+            give_back(self._before)
 
     @contextlib.contextmanager
     def to(self, act: Act) -> Iterator[None]:

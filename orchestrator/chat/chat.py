@@ -76,6 +76,7 @@ def _chat(options: ChatOptions, diary: Diary, hold: contextlib.ExitStack) -> Non
             talk = Talk(options.system)
             Session(pipeline, room, console, attention, talk, _answers(options)).run()
         finally:
+            console.end_text()
             with (
                 attention.to(lambda number: room.hurry()),
                 contextlib.suppress(asyncio.CancelledError),

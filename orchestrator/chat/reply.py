@@ -85,7 +85,9 @@ class Reply:
             parts.append(f"first token after {timings.ttft_ms / 1e3:.2f} s")
         if self._last is not None:
             cached = self._last.cached_tokens
-            parts.append(f"prompt {self._last.prompt_tokens} tokens ({cached} cached)")
+            prompt = self._last.prompt_tokens
+            plural = "" if prompt == 1 else "s"
+            parts.append(f"prompt {prompt} token{plural} ({cached} cached)")
         finish = None if self._last is None else self._last.finish
         if finish is None:
             parts.append("stopped")

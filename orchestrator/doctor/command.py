@@ -10,15 +10,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import option_types
-from orchestrator.host_keys import QUANTIZATIONS
 from orchestrator.plan_options import (
     ReachOptions,
     add_cache_flag,
     add_hosts_flag,
+    add_json_flag,
     add_model_flags,
     add_reach_flags,
     options_from,
 )
+from orchestrator.subcommand import Subcommand
+from orchestrator.worker_flags import add_device_flag, add_quantization_flag, add_trust_flag
 from worker.protocol.exits import ExitCode
 
 if TYPE_CHECKING:
@@ -27,14 +29,6 @@ if TYPE_CHECKING:
     from orchestrator.doctor.result import HostReport
     from orchestrator.setting import Setting
 
-    SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-_ABOUT = """\
-Look at every host of a hosts file at once, spare ones too: name, port, host key, login, Python,
-packages, code, device, memory, disk, clock and link; with --model-id also whether it can get at
-the model. Prints a table, and below it one line for each thing to mend, with the command that
-mends it. Installs nothing and starts no model."""
-_USAGE = "%(prog)s (--hosts FILE | --local N | --slurm) [--model-id ID] [options]"
 # A person waits; --start-timeout-s is for hosts that need longer.
 _MEET_S = 20.0
 _MODEL_S = 120.0
@@ -53,17 +47,7 @@ class DoctorOptions(ReachOptions):
     json: bool
 
 
-def add_parser(subcommands: SubParsers, exits: str) -> None:
-    """Add the subcommand; `exits` explains the exit codes."""
-    parser = subcommands.add_parser(
-        "doctor",
-        help="check every host, with the command that mends it",
-        usage=_USAGE,
-        description=_ABOUT,
-        epilog=exits,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("hosts and model")
     hosts = group.add_mutually_exclusive_group(required=True)
     add_hosts_flag(hosts)
@@ -74,24 +58,17 @@ def add_parser(subcommands: SubParsers, exits: str) -> None:
         help="look at this machine alone, for N stages on it",
     )
     add_model_flags(group, needs_model=False)
-    group.add_argument("--quantization", choices=QUANTIZATIONS, help="default: bfloat16")
-    group.add_argument(
-        "--device", type=option_types.device, metavar="DEVICE", help="auto, cpu, cuda, cuda:N, mps"
-    )
-    group.add_argument(
-        "--trust-remote-code", action="store_true", help="run code that comes with the model"
-    )
+    add_quantization_flag(group)
+    add_device_flag(group)
+    add_trust_flag(group)
     add_reach_flags(group)
     add_cache_flag(group)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(handler=main)
+    add_json_flag(parser)
 
 
-def main(parsed: argparse.Namespace) -> int:
-    """Run the subcommand and return the exit code."""
+def _run(options: DoctorOptions, command: Sequence[str]) -> int:
     from orchestrator.command import finish
 
-    options = options_from(DoctorOptions, parsed)
     return finish(lambda hold: _doctor(options, hold), as_json=options.json)
 
 
@@ -203,3 +180,18 @@ def _fields(reports: Sequence[HostReport]) -> dict[str, Any]:
             for report in reports
         ],
     }
+
+
+DOCTOR = Subcommand(
+    name="doctor",
+    short="check every host, with the command that mends it",
+    about="""\
+Look at every host of a hosts file at once, spare ones too: name, port, host key, login, Python,
+packages, code, device, memory, disk, clock and link; with --model-id also whether it can get at
+the model. Prints a table, and below it one line for each thing to mend, with the command that
+mends it. Installs nothing and starts no model.""",
+    usage="%(prog)s (--hosts FILE | --local N | --slurm) [--model-id ID] [options]",
+    add_options=_add_options,
+    read_options=lambda parser, parsed: options_from(DoctorOptions, parsed),
+    run=_run,
+)

@@ -87,7 +87,8 @@ class Examination:
         machine = await self._answer(visit, Check.MEMORY, {"ask": "machine"})
         if machine is not None:
             torch = versions.get("torch")
-            self._judge(Check.DEVICE, lambda: judge_device(machine["gpus"], self.mend, torch))
+            gpus, cores = machine["gpus"], int(machine["cores"])
+            self._judge(Check.DEVICE, lambda: judge_device(gpus, self.mend, torch, cores))
             self._judge(Check.MEMORY, lambda: judge_memory(machine, self.mend))
         disk = await self._answer(visit, Check.DISK, {"ask": "disk", "folder": self._cache_dir})
         if disk is not None:

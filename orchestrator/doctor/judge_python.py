@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 from orchestrator import __version__
 from orchestrator.doctor.mend import Mend
 from orchestrator.doctor.result import HostReport, Result, Status
+from orchestrator.plan import counted, is_crowded
 from orchestrator.setup.pins import OLDEST_PYTHON, Pins
 from orchestrator.visit.check import Check
 from orchestrator.visit.greeting import Interpreter
@@ -82,8 +83,10 @@ def judge_code(version: str | None, mend: Mend) -> Result:
     )
 
 
-def judge_device(gpus: Sequence[Mapping[str, Any]], mend: Mend, torch: str | None) -> Result:
-    """Judge whether the devices that are asked for are there."""
+def judge_device(
+    gpus: Sequence[Mapping[str, Any]], mend: Mend, torch: str | None, cores: int
+) -> Result:
+    """Judge whether the devices that are asked for are there, and cores for so many stages."""
     names = [str(gpu["name"]) for gpu in gpus]
     has_cuda = bool(gpus) and not (torch or "").endswith("+cpu")
     for device in mend.subject.devices:
@@ -107,6 +110,15 @@ def judge_device(gpus: Sequence[Mapping[str, Any]], mend: Mend, torch: str | Non
             f"has {names[0]}, but torch {torch} computes on the processor",
             "a CUDA build of torch to use the card",
             f"{mend.install(['torch'])} from an index with CUDA builds",
+        )
+    num_stages = mend.subject.num_stages
+    on_cores = not names or mend.subject.devices == ("cpu",)
+    if on_cores and is_crowded(num_stages, cores):
+        return Result(
+            Status.WARNING,
+            f"has {counted(cores, 'core')} for {num_stages} stages, which then take turns",
+            f"no more than {counted(cores, 'stage')}, as more make no answer faster",
+            "give fewer slots= or lines for it, or a smaller --local",
         )
     return Result(Status.OK, f"has {names[0]}" if names else "computes on its processor")
 

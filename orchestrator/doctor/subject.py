@@ -21,6 +21,7 @@ class Subject:
         devices: what its lines and the command line ask for.
         quantizations: the same.
         memory_bytes: what its stages may use together, where its lines say so.
+        num_stages: how many stages its lines name.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Subject:
     devices: tuple[str, ...]
     quantizations: tuple[str, ...]
     memory_bytes: int
+    num_stages: int
 
 
 def subjects_of(setting: Setting) -> list[Subject]:
@@ -76,6 +78,7 @@ def _subject(setting: Setting, index: int, lines: Sequence[HostEntry], count: in
             [line.quantization or given.quantization or "bfloat16" for line in lines]
         ),
         memory_bytes=sum((line.memory_bytes or 0) * line.slots for line in lines),
+        num_stages=sum(line.slots for line in lines),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from orchestrator.bundle.screen import Screen, Table
 from orchestrator.placement.amounts import room_words, size_words, step_words
 from orchestrator.placement.misfit import DoesNotFit, Shortfall
@@ -80,4 +82,9 @@ def _summary(placement: Placement) -> str:
     parts.append(f"{size_words(fetched_bytes)} to fetch" if fetched_bytes else "nothing to fetch")
     if placement.tokens_per_s is not None:
         parts.append(f"at most about {placement.tokens_per_s:.3g} tokens/s for one request")
+        devices = Counter(stage.slot.shared_device for stage in placement.stages)
+        if max(devices.values()) > 1:
+            parts.append(
+                "whose stages on one device take turns (ms/token is while all of them read at once)"
+            )
     return ", ".join(parts)

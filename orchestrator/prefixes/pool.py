@@ -77,8 +77,7 @@ class Pool:
         dropped: list[RequestId] = []
         positions = self.positions
         while self.idle and (
-            len(self.idle) + len(self.taken) > self.most_caches
-            or positions > self.most_positions
+            len(self.idle) + len(self.taken) > self.most_caches or positions > self.most_positions
         ):
             oldest = next(iter(self.idle))
             positions -= self.idle[oldest][-1].end

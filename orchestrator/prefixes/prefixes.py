@@ -66,6 +66,14 @@ class Prefixes:
         self._openings = Openings(self._first_messages)
         self._freeing: set[asyncio.Task[None]] = set()
 
+    def __repr__(self) -> str:
+        kept, positions = self.held
+        return (
+            f"<Prefixes reuse={self.reuse.value} lookups={self.lookups} hits={self.hits} "
+            f"prompt_tokens={self.prompt_tokens} cached_tokens={self.cached_tokens} "
+            f"kept={kept} kept_tokens={positions}>"
+        )
+
     @property
     def reuse(self) -> Reuse:
         """What is done, which the stages may limit."""

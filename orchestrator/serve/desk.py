@@ -75,6 +75,11 @@ class Desk:
         """Answers that wait for a place."""
         return sum(map(len, self._waiting.values()))
 
+    @property
+    def room(self) -> int:
+        """Answers that can be running or waiting; more never come in together."""
+        return self.places + self.queue
+
     @contextlib.asynccontextmanager
     async def place(self, client: str = "") -> AsyncIterator[None]:
         """Hold a place for the block, once it is `client`'s turn.

@@ -13,7 +13,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orchestrator.serve.errors import ApiError
 from orchestrator.serve.keys import Keys
-from orchestrator.serve.limits import MOST_HEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +25,12 @@ class Rules:
         local_names_only: refuse requests that were meant for another name than this machine's
             own: without a key nothing else keeps a page away whose name resolves to loopback.
         origins: pages of other sites that may ask, as browsers name them; "*" is every one.
-        most_head_bytes: of a request's head.
     """
 
     keys: Keys = field(default_factory=Keys)
     open_paths: Collection[str] = frozenset()
     local_names_only: bool = False
     origins: Sequence[str] = ()
-    most_head_bytes: int = MOST_HEAD_BYTES
 
 
 class Guard:
@@ -49,7 +46,6 @@ class Guard:
             return
         headers = Headers(scope=scope)
         try:
-            _check_head(scope, self._rules.most_head_bytes)
             self._check_name(headers)
             self._check_origin(headers)
             scope["state"]["client"] = self._client(scope, headers)
@@ -107,16 +103,6 @@ class Guard:
 
     def _is_open(self, scope: Scope) -> bool:
         return scope["method"] in ("GET", "HEAD") and scope["path"] in self._rules.open_paths
-
-
-def _check_head(scope: Scope, most_bytes: int) -> None:
-    """Refuse a head that came at once and is larger than one that comes slowly may be."""
-    fields = sum(len(name) + len(value) for name, value in scope["headers"])
-    if fields + len(scope["path"]) + len(scope.get("query_string", b"")) > most_bytes:
-        raise ApiError(
-            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-            f"the request's head has more than {most_bytes} bytes; send fewer headers",
-        )
 
 
 def is_local(host: str) -> bool:

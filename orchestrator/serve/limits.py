@@ -10,6 +10,11 @@ DEFAULT_CHOICES = 16
 MOST_HEAD_BYTES = 32 * 1024
 DEFAULT_SEND_TIMEOUT_S = 30.0
 DEFAULT_RECEIVE_TIMEOUT_S = 30.0
+# Who is refused is told what to ask the operator for.
+BODY_FLAG = "--max-body-bytes"
+CHOICES_FLAG = "--max-choices"
+PROMPT_TOKENS_FLAG = "--max-prompt-tokens"
+NEW_TOKENS_FLAG = "--max-new-tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

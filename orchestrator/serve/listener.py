@@ -40,10 +40,22 @@ class Listener:
         return ipaddress.ip_address(self.socket.getsockname()[0].partition("%")[0]).is_loopback
 
     @property
+    def is_everywhere(self) -> bool:
+        """Whether it has every address of this machine."""
+        return ipaddress.ip_address(self.socket.getsockname()[0].partition("%")[0]).is_unspecified
+
+    @property
     def url(self) -> str:
         """Where a client on this machine finds it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        host = self.host
+        if self.is_everywhere:
+            host = "::1" if self.socket.family == socket.AF_INET6 else "127.0.0.1"
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def scope(self) -> str:
+        """What the URL does not say of where it is found, as the begin of a list; else empty."""
+        return "all addresses of this machine; " if self.is_everywhere else ""
 
 
 def listen(host: str, port: int) -> Listener:

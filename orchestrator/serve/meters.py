@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -24,88 +25,53 @@ class Meters:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self._info = Gauge(
-            "stageline_info", "What is served", ["model", "version"], registry=registry
-        )
-        self._ttft_s = Histogram(
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        histogram, stage = partial(Histogram, registry=registry), ("stage", "host")
+        self._info = gauge("stageline_info", "What is served", ("model", "version"))
+        self._ttft_s = histogram(
             "stageline_ttft_seconds",
             "From the start of an answer's work up to its first token",
             buckets=_TTFT_S,
-            registry=registry,
         )
-        self._between_s = Histogram(
+        self._between_s = histogram(
             "stageline_inter_token_seconds",
             "From one token of an answer to the next",
             buckets=_BETWEEN_S,
-            registry=registry,
         )
-        self._queue_s = Histogram(
-            "stageline_queue_seconds",
-            "That an answer waited for its place",
-            buckets=_QUEUE_S,
-            registry=registry,
+        self._queue_s = histogram(
+            "stageline_queue_seconds", "That an answer waited for its place", buckets=_QUEUE_S
         )
-        self.prompt_tokens = Counter(
-            "stageline_prompt_tokens", "Tokens of prompts", registry=registry
+        self.prompt_tokens = counter("stageline_prompt_tokens", "Tokens of prompts")
+        self.cached_tokens = counter(
+            "stageline_cached_prompt_tokens", "Tokens of prompts that the stages held already"
         )
-        self.cached_tokens = Counter(
-            "stageline_cached_prompt_tokens",
-            "Tokens of prompts that the stages held already",
-            registry=registry,
+        self.generated_tokens = counter("stageline_generated_tokens", "Tokens of answers")
+        self.answers = counter("stageline_answers", "Answers that have ended", ("finish_reason",))
+        self.http_requests = counter(
+            "stageline_http_requests", "Requests over HTTP", ("route", "status")
         )
-        self.generated_tokens = Counter(
-            "stageline_generated_tokens", "Tokens of answers", registry=registry
+        self.stage_busy_s = counter(
+            "stageline_stage_busy_seconds", "That a stage has computed", stage
         )
-        self.answers = Counter(
-            "stageline_answers", "Answers that have ended", ["finish_reason"], registry=registry
+        self.stage_ops = counter(
+            "stageline_stage_ops", "Ops that a stage has answered", (*stage, "op")
         )
-        self.http_requests = Counter(
-            "stageline_http_requests",
-            "Requests over HTTP",
-            ["route", "status"],
-            registry=registry,
+        self.stage_sent_bytes = counter(
+            "stageline_stage_sent_bytes", "Of ops, sent to a stage", stage
         )
-        self.stage_busy_s = Counter(
-            "stageline_stage_busy_seconds",
-            "That a stage has computed",
-            ["stage", "host"],
-            registry=registry,
+        self.stage_received_bytes = counter(
+            "stageline_stage_received_bytes", "Of replies, received from a stage", stage
         )
-        self.stage_ops = Counter(
-            "stageline_stage_ops",
-            "Ops that a stage has answered",
-            ["stage", "host", "op"],
-            registry=registry,
+        self.stage_failures = counter(
+            "stageline_stage_failures", "Times that a stage was lost", (*stage, "kind")
         )
-        self.stage_sent_bytes = Counter(
-            "stageline_stage_sent_bytes",
-            "Of ops, sent to a stage",
-            ["stage", "host"],
-            registry=registry,
+        self.stage_restarts = counter(
+            "stageline_stage_restarts", "Attempts to start a lost stage again", (*stage, "ok")
         )
-        self.stage_received_bytes = Counter(
-            "stageline_stage_received_bytes",
-            "Of replies, received from a stage",
-            ["stage", "host"],
-            registry=registry,
-        )
-        self.stage_failures = Counter(
-            "stageline_stage_failures",
-            "Times that a stage was lost",
-            ["stage", "host", "kind"],
-            registry=registry,
-        )
-        self.stage_restarts = Counter(
-            "stageline_stage_restarts",
-            "Attempts to start a lost stage again",
-            ["stage", "host", "ok"],
-            registry=registry,
-        )
-        self._stage_busy_share = Gauge(
+        self._stage_busy_share = gauge(
             "stageline_stage_busy_share",
             "Share of the last 10 seconds in which a stage has computed",
-            ["stage"],
-            registry=registry,
+            ("stage",),
         )
 
     def begin(self, model: str, desk: Desk) -> None:

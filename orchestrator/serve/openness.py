@@ -25,6 +25,6 @@ def check_openness(
             f"{API_KEY} or give --api-key-file, or --no-api-key-because with the reason"
         )
     warn(
-        f"warning: everybody who reaches {listener.url} may use this server, because "
-        f"{no_key_because}"
+        f"warning: everybody who reaches port {listener.port} of {listener.host} may use this "
+        f"server, because {no_key_because}"
     )

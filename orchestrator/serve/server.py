@@ -93,7 +93,7 @@ async def _serve(job: Job, listener: Listener, hold: ExitStack) -> None:
             http = _http_server(job, service, listener)
             count = len(pipeline.hosts)
             say(
-                f"serving {service.model_name} at {listener.url} ({count} "
+                f"serving {service.model_name} at {listener.url} ({listener.scope}{count} "
                 f"stage{'s' if count > 1 else ''} ready after "
                 f"{time.perf_counter() - begun_s:.1f} s)"
             )

@@ -75,7 +75,10 @@ class Service:
                 yield token
 
     def end(self) -> None:
-        """End every answer under way with `Draining`, and every later one at once."""
+        """End every answer under way, and every later one at once.
+
+        They are told of the loss of the stages where that is why, else `Draining`.
+        """
         self._ended = True
         now_s = asyncio.get_running_loop().time()
         for wait in self._waits:
@@ -83,7 +86,7 @@ class Service:
 
     async def _next(self, tokens: AsyncGenerator[TokenOutput, None]) -> TokenOutput | None:
         if self._ended:
-            raise Draining
+            raise self._why()
         try:
             async with asyncio.timeout(None) as wait:
                 self._waits.add(wait)
@@ -93,8 +96,12 @@ class Service:
                     self._waits.discard(wait)
         except TimeoutError:
             if wait.expired():
-                raise Draining from None
+                raise self._why() from None
             raise
+
+    def _why(self) -> Exception:
+        """Return why answers are ended: a loss may be known here before an answer hears of it."""
+        return self.pipeline.stages.failure or Draining()
 
 
 def service_of(request: Request) -> Service:

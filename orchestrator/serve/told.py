@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from orchestrator.serve.absent import NOTHING, absent_path
 from orchestrator.serve.errors import SERVER_ERROR, ApiError
 from orchestrator.serve.traffic import GONE
 from orchestrator.stderr import say
@@ -17,18 +18,21 @@ from orchestrator.stderr import say
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
 
-def error_handlers(first_path: str) -> Mapping[type[Exception], Handler]:
-    """Return the handlers of an app; `first_path` is where a lost client is sent."""
+def error_handlers(
+    served: Sequence[str], instead: Mapping[str, str] = NOTHING
+) -> Mapping[type[Exception], Handler]:
+    """Return the handlers of an app; see `absent_path` for what they tell of other paths."""
 
     async def tell_http_error(request: Request, error: Exception) -> Response:
         """Tell what the router refuses: there is no such path, or not with this method."""
         assert isinstance(error, HTTPException)
         message = error.detail
         if error.status_code == HTTPStatus.NOT_FOUND:
-            message = f"there is nothing at {request.url.path!r:.80}; see {first_path}"
+            message = absent_path(request.url.path, served, instead)
         elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            allowed = (error.headers or {}).get("Allow", "another method")
-            message = f"{request.method} is not served at {request.url.path!r:.80}; use {allowed}"
+            allowed = sorted((error.headers or {}).get("Allow", "another method").split(", "))
+            use = ", ".join(allowed)
+            message = f"{request.method} is not served at {request.url.path!r:.80}; use {use}"
         return ApiError(error.status_code, message, headers=error.headers or {}).response()
 
     return {

@@ -13,9 +13,11 @@ from orchestrator.plan_options import (
     DEFAULT_SLURM_WAIT_S,
     ReachOptions,
     add_hosts_file_flag,
+    add_json_flag,
     add_reach_flags,
     options_from,
 )
+from orchestrator.subcommand import Subcommand
 from worker.protocol.exits import ExitCode
 
 if TYPE_CHECKING:
@@ -25,15 +27,6 @@ if TYPE_CHECKING:
     from orchestrator.setting import Setting
     from orchestrator.setup.equip import Equipped, Goal
 
-    SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-_ABOUT = """\
-Make a virtual environment on every host of a hosts file, spare ones too, and install Stageline
-and its pinned packages into it, from the index that pip is configured for there. It is in
-~/.local/share/stageline/venv, where run finds it. Run it again at any time: what is there is left
-as it is, what is half-made is made whole, what is old is exchanged. The hosts need Python 3.11 or
-newer with ensurepip (Debian: python3-venv), and pip's index."""
-_USAGE = "%(prog)s --hosts FILE [--dry-run] [options]"
 _MEET_S = 30.0
 _INSTALL_S = 3600.0
 _AT_ONCE = 16
@@ -49,17 +42,7 @@ class SetupOptions(ReachOptions):
     json: bool
 
 
-def add_parser(subcommands: SubParsers, exits: str) -> None:
-    """Add the subcommand; `exits` explains the exit codes."""
-    parser = subcommands.add_parser(
-        "setup",
-        help="install what workers need on hosts that have only Python and SSH",
-        usage=_USAGE,
-        description=_ABOUT,
-        epilog=exits,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("hosts")
     # No --slurm: the Python of an allocation's workers is the one that runs here.
     add_hosts_file_flag(group, required=True)
@@ -78,17 +61,13 @@ def add_parser(subcommands: SubParsers, exits: str) -> None:
         "(default: python3, else python3.14 to python3.11)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be installed")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(
-        handler=main, local=None, slurm=None, slurm_wait_s=DEFAULT_SLURM_WAIT_S, cache_dir=None
-    )
+    add_json_flag(parser)
+    parser.set_defaults(local=None, slurm=None, slurm_wait_s=DEFAULT_SLURM_WAIT_S, cache_dir=None)
 
 
-def main(parsed: argparse.Namespace) -> int:
-    """Run the subcommand and return the exit code."""
+def _run(options: SetupOptions, command: Sequence[str]) -> int:
     from orchestrator.command import finish
 
-    options = options_from(SetupOptions, parsed)
     return finish(lambda hold: _setup(options, hold), as_json=options.json)
 
 
@@ -174,3 +153,19 @@ def _build(text: str) -> str:
             f"{text!r} is no build of torch; give cpu, cu130, rocm7.0 or xpu"
         )
     return text
+
+
+SETUP = Subcommand(
+    name="setup",
+    short="install what workers need on hosts that have only Python and SSH",
+    about="""\
+Make a virtual environment on every host of a hosts file, spare ones too, and install Stageline
+and its pinned packages into it, from the index that pip is configured for there. It is in
+~/.local/share/stageline/venv, where run finds it. Run it again at any time: what is there is left
+as it is, what is half-made is made whole, what is old is exchanged. The hosts need Python 3.11 or
+newer with ensurepip (Debian: python3-venv), and pip's index.""",
+    usage="%(prog)s --hosts FILE [--dry-run] [options]",
+    add_options=_add_options,
+    read_options=lambda parser, parsed: options_from(SetupOptions, parsed),
+    run=_run,
+)

@@ -302,6 +302,7 @@ class StageLink:
                 errand=self._spec.options.only,
                 ssh=self._spec.ssh,
                 python=self._spec.python,
+                line=self._spec.line,
             )
             if is_dropped_login(ending):
                 self.dropped = why_ended(ending)

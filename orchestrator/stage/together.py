@@ -11,10 +11,19 @@ from orchestrator.stage.client import StageClient
 T = TypeVar("T")
 
 
-async def at_once(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the result of each; the first error ends the others and is raised."""
+async def at_once(works: Iterable[Coroutine[Any, Any, T]], *, grace_s: float = 0.0) -> list[T]:
+    """Return the result of each; an error ends the others and is raised.
+
+    Args:
+        works: what to wait for.
+        grace_s: how long the others may go on after the first error.
+    """
     tasks = [asyncio.create_task(work) for work in works]
     try:
+        if grace_s and tasks:
+            _, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            if others:
+                await asyncio.wait(others, timeout=grace_s)
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:

@@ -24,7 +24,7 @@ from orchestrator.serve.limits import Limits
 from orchestrator.serve.openai.body import parse_object, read_bytes
 from orchestrator.serve.told import error_handlers
 from orchestrator.stage_http.forward import Forward
-from orchestrator.stage_http.headers import ALL_HEADERS, read_headers
+from orchestrator.stage_http.headers import ALL_HEADERS, POSITION, SESSION, read_headers
 from orchestrator.stage_http.one_stage import OneStage
 from orchestrator.stage_http.prompt_body import check_names, read_prompt, token_ids
 from worker.protocol.schema import ErrorCode
@@ -39,6 +39,7 @@ _REJECTED = {
     ErrorCode.BAD_POSITION: HTTPStatus.CONFLICT,
     ErrorCode.OUT_OF_MEMORY: HTTPStatus.SERVICE_UNAVAILABLE,
 }
+_AT_FAULT = {ErrorCode.NO_SESSION: SESSION, ErrorCode.BAD_POSITION: POSITION}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +55,21 @@ class StageService:
 
 def build_app(service: StageService, rules: Rules) -> Starlette:
     """Return the ASGI app."""
+    routes = [
+        Route("/forward", _forward, methods=["POST"]),
+        Route("/tokenize", _tokenize, methods=["POST"]),
+        Route("/detokenize", _detokenize, methods=["POST"]),
+        Route("/sessions/{name}", _release, methods=["DELETE"]),
+        Route("/stage", _describe, methods=["GET"]),
+        Route(HEALTH_PATH, _health, methods=["GET"]),
+    ]
     app = Starlette(
-        routes=[
-            Route("/forward", _forward, methods=["POST"]),
-            Route("/tokenize", _tokenize, methods=["POST"]),
-            Route("/detokenize", _detokenize, methods=["POST"]),
-            Route("/sessions/{name}", _release, methods=["DELETE"]),
-            Route("/stage", _describe, methods=["GET"]),
-            Route(HEALTH_PATH, _health, methods=["GET"]),
-        ],
+        routes=routes,
         middleware=[
             *cross_origin(rules.origins, ("GET", "POST", "DELETE"), ALL_HEADERS),
             Middleware(Guard, rules=rules),
         ],
-        exception_handlers=error_handlers("POST /forward, or docs/stage-http.md"),
+        exception_handlers=error_handlers([one.path for one in routes]),
     )
     app.state.service = service
     return app
@@ -164,7 +166,8 @@ def _rejected(error: OpRejected) -> ApiError:
     )
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return ApiError(status, str(error), type=SERVER_ERROR, code=error.code)
-    return ApiError(status, error.text, code=error.code)
+    param = next((name for code, name in _AT_FAULT.items() if code == error.code), None)
+    return ApiError(status, error.text, code=error.code, param=param)
 
 
 def _retry(status: HTTPStatus, error: Exception, code: str, after_s: int) -> ApiError:

@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
+from orchestrator.failures import OpRejected
 from orchestrator.serve.errors import ApiError, refusal
 from orchestrator.stage_http.headers import (
     ATTN_MASK,
@@ -26,6 +27,7 @@ from orchestrator.stage_http.prompt_body import Prompt, read_prompt
 from orchestrator.stage_http.rows import Rows, rows_of
 from orchestrator.stage_http.sessions import Session, SessionBook
 from worker.protocol.capabilities import Capability
+from worker.protocol.errors import ErrorCode
 from worker.protocol.ops import (
     Detokenize,
     EmbedAndForward,
@@ -101,7 +103,8 @@ class Forward:
         request = Tokenize(
             request_id=self._new_rid(), prompt=prompt.prompt, messages=prompt.messages
         )
-        return (await self._stage.ask(request)).tokens
+        with _blamed(prompt.field):
+            return (await self._stage.ask(request)).tokens
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids.
@@ -110,7 +113,8 @@ class Forward:
             OpRejected, StageFailure, ConnectionError: see `OneStage.ask`.
         """
         request = Detokenize(request_id=self._new_rid(), tokens=tuple(tokens))
-        return (await self._stage.ask(request)).text
+        with _blamed("tokens"):
+            return (await self._stage.ask(request)).text
 
     async def release(self, name: str) -> bool:
         """Free a session's KV cache; tell whether there was one.
@@ -149,12 +153,15 @@ class Forward:
             raise bad_header(SHAPE, "and the dtype are of hidden states; a prompt has none")
         tokens = await self.tokenize(prompt)
         if not tokens:
-            raise refusal(None, "the prompt has no tokens, it needs at least one: send more text")
+            raise refusal(
+                prompt.field, "the prompt has no tokens, it needs at least one: send more text"
+            )
         rows = self._rows(given, session, len(tokens), tokens)
         request = EmbedAndForward(
             request_id=rid, tokens=tokens, position=rows.position, attention_mask_b64=_mask(rows)
         )
-        return rows, await self._stage.ask(request)
+        with _blamed(prompt.field):
+            return rows, await self._stage.ask(request)
 
     async def _last(self, rid: str, given: Given, rows: Rows, hidden: HiddenReply) -> Response:
         """Choose the token after the last row, greedily."""
@@ -201,6 +208,17 @@ class Forward:
 
     def _new_rid(self) -> str:
         return f"once:{next(self._names)}"
+
+
+@contextlib.contextmanager
+def _blamed(field: str | None) -> Iterator[None]:
+    """Name the field of the body that the worker refuses to take."""
+    try:
+        yield
+    except OpRejected as rejected:
+        if rejected.code != ErrorCode.BAD_FIELD:
+            raise
+        raise refusal(field, rejected.text, code=rejected.code) from None
 
 
 def _rid(name: str) -> str:

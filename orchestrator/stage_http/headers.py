@@ -14,6 +14,7 @@ from math import prod
 from starlette.datastructures import Headers
 
 from orchestrator.serve.errors import ApiError
+from orchestrator.spelling import closest
 
 SHAPE = "X-Meshnet-Shape"
 DTYPE = "X-Meshnet-Dtype"
@@ -27,6 +28,7 @@ BYTES_PER_ELEMENT = {"bfloat16": 2, "float32": 4}
 # A mask of 100 000 rows, or ids of 10 000.
 MOST_HEAD_BYTES = 256 * 1024
 
+_PREFIX = "x-meshnet-"
 _MOST_POSITION = 2**31 - 1
 _SESSION_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -60,6 +62,7 @@ def read_headers(headers: Headers) -> Given:
     Raises:
         ApiError: 400 with what stands there and what is needed, naming the header.
     """
+    _refuse_unknown(headers)
     shape, dtype, mask, positions, tokens, session, position = (
         _only(headers, name) for name in ALL_HEADERS
     )
@@ -118,6 +121,20 @@ def decode_ids(name: str, text: str) -> tuple[int, ...]:
 def bad_header(name: str, what: str) -> ApiError:
     """Return the error of a header that cannot be served as it is."""
     return ApiError(HTTPStatus.BAD_REQUEST, f"the header {name} {what}", param=name)
+
+
+def _refuse_unknown(headers: Headers) -> None:
+    known = {name.lower() for name in ALL_HEADERS}
+    for name in headers:
+        if name.lower().startswith(_PREFIX) and name.lower() not in known:
+            # What is like another only by what all have in common is not like it.
+            meant = closest(name[len(_PREFIX) :], [one[len(_PREFIX) :] for one in ALL_HEADERS])
+            hint = (
+                f"known are {', '.join(ALL_HEADERS)}"
+                if meant is None
+                else f"did you mean X-Meshnet-{meant}?"
+            )
+            raise bad_header(name[:80], f"is not known here; {hint}")
 
 
 def _only(headers: Headers, name: str) -> str | None:

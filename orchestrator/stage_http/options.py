@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from orchestrator import option_types
-from orchestrator.host_keys import ENGINES, QUANTIZATIONS
+from orchestrator.host_keys import ENGINES
 from orchestrator.pipeline_options import DEFAULT_RESTARTS
 from orchestrator.plan_options import add_cache_flag, add_model_flags
 from orchestrator.serve import limits
-from orchestrator.serve.options import (
+from orchestrator.serve.http_options import (
     DEFAULT_CONNECTIONS,
-    DEFAULT_DRAIN_S,
-    DEFAULT_HOST,
     DEFAULT_PLACES,
     DEFAULT_QUEUE,
-    port,
+    HttpOptions,
+    add_access_flags,
+    add_address_flags,
+    add_count_flags,
+    add_time_flags,
     told_name,
 )
 from orchestrator.specs import WorkerOptions
+from orchestrator.worker_flags import add_device_flag, add_quantization_flag, add_trust_flag
 from worker.protocol import schema
 
 DEFAULT_ROWS = 2048
@@ -32,7 +34,7 @@ _MOST_PLACES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageHttpOptions:
+class StageHttpOptions(HttpOptions):
     """What the command line asked for; see `add_options` for the meaning of each."""
 
     model_id: str | None
@@ -40,11 +42,6 @@ class StageHttpOptions:
     stub: bool
     shard_start: int
     shard_end: int
-    host: str
-    port: int
-    api_key_file: Path | None
-    no_api_key_because: str | None
-    allow_origin: list[str] | None
     device: str | None
     quantization: str | None
     engine: str | None
@@ -55,13 +52,6 @@ class StageHttpOptions:
     start_timeout_s: float | None
     restarts: int
     max_rows: int
-    max_body_bytes: int
-    max_concurrent: int
-    max_queue: int
-    max_connections: int
-    receive_timeout_s: float
-    send_timeout_s: float
-    drain_s: float
 
     @property
     def model_name(self) -> str:
@@ -132,48 +122,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         ("--shard-end", option_types.count, "B", "one past the last layer; the end gives tokens"),
     ):
         model.add_argument(flag, type=kind, required=True, metavar=letter, help=text)
-    _add_address(parser.add_argument_group("where it is served, and to whom"))
+    address = parser.add_argument_group("where it is served, and to whom")
+    add_address_flags(address)
+    add_access_flags(
+        address,
+        reason_goes_to="stderr",
+        origin="let requests of pages of this origin pass",
+    )
     _add_worker(parser.add_argument_group("worker"))
     _add_bounds(parser.add_argument_group("bounds"))
 
 
-def _add_address(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--host",
-        default=DEFAULT_HOST,
-        metavar="ADDRESS",
-        help="where to listen (default: %(default)s; another than loopback needs an API key)",
-    )
-    group.add_argument(
-        "--port", type=port, required=True, metavar="P", help="0 takes a free one and says which"
-    )
-    keys = group.add_mutually_exclusive_group()
-    keys.add_argument(
-        "--api-key-file",
-        type=Path,
-        metavar="FILE",
-        help="keys that clients must show one of, one a line (default: the one in "
-        "$STAGELINE_API_KEY, if any)",
-    )
-    keys.add_argument(
-        "--no-api-key-because",
-        metavar="REASON",
-        help="listen beyond loopback without a key; the reason goes to stderr",
-    )
-    group.add_argument(
-        "--allow-origin",
-        action="append",
-        type=option_types.origin,
-        metavar="ORIGIN",
-        help="let requests of pages of this origin pass; may be given several times",
-    )
-
-
 def _add_worker(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--device", type=option_types.device, metavar="DEVICE", help="auto, cpu, cuda, cuda:N, mps"
-    )
-    group.add_argument("--quantization", choices=QUANTIZATIONS, help="default: bfloat16")
+    add_device_flag(group)
+    add_quantization_flag(group)
     group.add_argument("--engine", choices=ENGINES, help="fast (default), stock, graphs")
     group.add_argument(
         "--threads", type=option_types.count, metavar="N", help="compute threads (default: cores)"
@@ -181,9 +143,7 @@ def _add_worker(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-context", type=option_types.count, metavar="N", help="most positions of a session"
     )
-    group.add_argument(
-        "--trust-remote-code", action="store_true", help="run code that comes with the model"
-    )
+    add_trust_flag(group)
     add_cache_flag(group)
     group.add_argument(
         "--start-timeout-s",
@@ -202,25 +162,18 @@ def _add_worker(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_bounds(group: argparse._ArgumentGroup) -> None:
-    for flag, kind, default, text in (
-        ("--max-rows", option_types.count, DEFAULT_ROWS, "rows of one message; 400 above"),
-        ("--max-body-bytes", option_types.count, DEFAULT_BODY_BYTES, "size of a body; 413 above"),
-        ("--max-concurrent", option_types.count, DEFAULT_PLACES, "requests at work at once"),
-        ("--max-queue", option_types.whole, DEFAULT_QUEUE, "requests that wait; 429 above"),
-        ("--max-connections", option_types.count, DEFAULT_CONNECTIONS, "at once; 503 above"),
-    ):
-        group.add_argument(
-            flag, type=kind, default=default, metavar="N", help=f"{text} (default: %(default)s)"
-        )
-    for flag, default_s, text in (
-        ("--receive-timeout-s", limits.DEFAULT_RECEIVE_TIMEOUT_S, "for a head, and for a body"),
-        ("--send-timeout-s", limits.DEFAULT_SEND_TIMEOUT_S, "that a reply may be left unread"),
-        ("--drain-s", DEFAULT_DRAIN_S, "that requests may take to end after SIGTERM or Ctrl-C"),
-    ):
-        group.add_argument(
-            flag,
-            type=option_types.number(schema.NON_NEGATIVE_NUMBER),
-            default=default_s,
-            metavar="S",
-            help=f"{text} (default: %(default)g)",
-        )
+    count, whole = option_types.count, option_types.whole
+    add_count_flags(
+        group,
+        ("--max-rows", count, DEFAULT_ROWS, "rows of one message; 400 above"),
+        ("--max-body-bytes", count, DEFAULT_BODY_BYTES, "size of a body; 413 above"),
+        ("--max-concurrent", count, DEFAULT_PLACES, "requests at work at once"),
+        ("--max-queue", whole, DEFAULT_QUEUE, "requests that wait; 429 above"),
+        ("--max-connections", count, DEFAULT_CONNECTIONS, "at once; 503 above"),
+    )
+    add_time_flags(
+        group,
+        receive="for a head, and for a body",
+        send="that a reply may be left unread",
+        drain="that requests may take to end after SIGTERM or Ctrl-C",
+    )

@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.serve.errors import ApiError, refusal
 from orchestrator.serve.openai.body import parse_object
+from orchestrator.spelling import closest
 
 TEXT = "text/plain"
 JSON = "application/json"
@@ -19,11 +20,16 @@ _FORMS = ("prompt", "messages", "tokens")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One of the three is there."""
+    """One of the three is there.
+
+    Attributes:
+        field: of the body that it came in; None where the body is the text.
+    """
 
     prompt: str | None = None
     messages: tuple[dict[str, Any], ...] | None = None
     tokens: tuple[int, ...] | None = None
+    field: str | None = None
 
 
 def read_prompt(kind: str, body: bytes) -> Prompt:
@@ -47,12 +53,15 @@ def read_prompt(kind: str, body: bytes) -> Prompt:
     if "prompt" in fields:
         if not isinstance(value, str):
             raise refusal("prompt", f"'prompt' is {_named(value)}, it needs to be a string")
-        return Prompt(prompt=value)
+        return Prompt(prompt=value, field="prompt")
     if "tokens" in fields:
-        return Prompt(tokens=token_ids(value))
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise refusal("messages", "'messages' needs to be an array of {role, content} objects")
-    return Prompt(messages=tuple(value))
+        return Prompt(tokens=token_ids(value), field="tokens")
+    if not isinstance(value, list) or not value or not all(isinstance(m, dict) for m in value):
+        raise refusal(
+            "messages",
+            f"'messages' is {_named(value)}, it needs to be an array of {{role, content}} objects",
+        )
+    return Prompt(messages=tuple(value), field="messages")
 
 
 def check_names(fields: Mapping[str, object], names: Sequence[str]) -> None:
@@ -63,9 +72,9 @@ def check_names(fields: Mapping[str, object], names: Sequence[str]) -> None:
     """
     for name in fields:
         if name not in names:
-            raise refusal(
-                name, f"the field {name[:80]!r} is not known here; known: {', '.join(names)}"
-            )
+            meant = closest(name, names)
+            hint = f"known: {', '.join(names)}" if meant is None else f"did you mean {meant!r}?"
+            raise refusal(name, f"the field {name[:80]!r} is not known here; {hint}")
 
 
 def token_ids(value: object) -> tuple[int, ...]:

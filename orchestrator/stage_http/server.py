@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from orchestrator.config import Surroundings, surroundings
 from orchestrator.hosts import HostEntry
-from orchestrator.interruption import Interrupted, Interruption
+from orchestrator.interruption import Interruption
 from orchestrator.recovery.policy import RecoveryPolicy
 from orchestrator.serve.desk import Desk
 from orchestrator.serve.guard import Rules
@@ -47,8 +47,6 @@ async def serve_stage(options: StageHttpOptions) -> int:
         check_openness(listener, keys, options.no_api_key_because, say)
         with Interruption(say) as interruption:
             await _run(options, around, listener, keys, interruption)
-            if interruption.signal is not None:
-                raise Interrupted(interruption.signal)
     return ExitCode.OK
 
 
@@ -78,7 +76,6 @@ async def _run(
             open_paths=frozenset((HEALTH_PATH,)),
             local_names_only=listener.is_loopback and not keys,
             origins=tuple(options.allow_origin or ()),
-            most_head_bytes=MOST_HEAD_BYTES,
         )
         service = StageService(
             stage=stage,
@@ -94,7 +91,7 @@ async def _run(
         layers, ready_s = stage.layers, time.monotonic() - begun_s
         say(
             f"serving layers {layers} of {layers.num_layers} of {options.model_name} at "
-            f"{listener.url} (ready after {ready_s:.1f} s)"
+            f"{listener.url} ({listener.scope}ready after {ready_s:.1f} s)"
         )
         await _answer(server, listener, service, options.drain_s, interruption)
     finally:
@@ -112,10 +109,12 @@ async def _answer(
     asked_to_end = asyncio.Event()
 
     def drain(number: signal.Signals) -> None:
-        say(
-            f"{number.name}: ending once the {service.desk.running} requests under way are "
-            f"answered, after {drain_s:g} s at most; a second one ends them at once"
-        )
+        if running := service.desk.running:
+            say(
+                f"{number.name}: ending once the {running} request{'' if running == 1 else 's'} "
+                f"under way {'is' if running == 1 else 'are'} answered, after {drain_s:g} s at "
+                "most; a second signal ends all at once"
+            )
         service.desk.drain()
         asked_to_end.set()
 

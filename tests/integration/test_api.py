@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator import GenerationRequest, HostsError, Pipeline, RequestRefused, StageFailure
+from orchestrator import (
+    GenerationRequest,
+    HostsError,
+    Pipeline,
+    Recorder,
+    RequestRefused,
+    StageFailure,
+)
 from tests.support.cli import ROOT, environment, stub_answer
 
 PROMPT = "four words of prompt"
@@ -91,12 +100,9 @@ def test_a_lost_stage_is_a_notice_or_a_failure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({}, ValueError, "give --model-id"),
-        ({"stub": True, "local": 1, "hosts": "x"}, ValueError, "hosts and local=1 are both given"),
-        ({"stub": True, "sockets": 1}, TypeError, "there is no option 'sockets'"),
-        ({"stub": True, "hosts": "none.txt"}, HostsError, "none.txt: cannot read the hosts file"),
+        ({}, ValueError, "give model_id=… (a folder or a hub id), or stub=True"),
+        ({"stub": True, "on_notice": 5}, TypeError, "on_notice=5 must be a function"),
         ({"stub": True, "hosts": ["local", "a=b"]}, HostsError, "hosts:2: "),
-        ({"stub": True, "speculate": "draft"}, ValueError, "needs --draft-model-id"),
     ],
 )
 def test_what_cannot_be_opened_is_told(
@@ -116,6 +122,7 @@ def test_what_cannot_be_asked_is_refused_and_the_pipeline_serves_on() -> None:
         ({"top_p": 2.0}, "top_p is 2.0 and must be a number between 0 and 1"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0 and must be at least 1"),
         ({"stop": ["a", ""]}, "a stop string is empty"),
+        ({"top_k": -1}, "top_k is -1 and must be a non-negative int"),
     ]
 
     async def run() -> int:
@@ -126,6 +133,82 @@ def test_what_cannot_be_asked_is_refused_and_the_pipeline_serves_on() -> None:
             return (await pipeline.complete(PROMPT, max_new_tokens=1)).token_ids[0]
 
     assert asyncio.run(run()) == stub_answer(PROMPT, 1, 1)[0]
+
+
+def test_what_is_no_request_is_told_by_the_call_itself() -> None:
+    user = {"role": "user", "content": "hi"}
+    prompt = "a text or a sequence of token ids"
+    message = "{'role': 'user', 'content': 'Hello'}"
+
+    async def run() -> list[str]:
+        async with Pipeline.open(**STUB) as opened:
+            pipeline: Any = opened
+            asked: list[Callable[[], object]] = [
+                lambda: pipeline.generate(5),
+                lambda: pipeline.generate(b"abc"),
+                lambda: pipeline.generate("a", max_tokens=4),
+                lambda: pipeline.generate("a", max_context=4),
+                lambda: pipeline.chat([user], tools=5),
+                lambda: pipeline.chat("hi"),
+                lambda: pipeline.chat([user, {"role": "user"}]),
+                lambda: pipeline.complete(user),
+                lambda: pipeline.complete("a", tools=[]),
+                lambda: pipeline.score(None),
+                lambda: pipeline.score("a", top_logprobs="2"),
+            ]
+            told = []
+            for ask in asked:
+                with pytest.raises((TypeError, RequestRefused)) as raised:
+                    answer = ask()
+                    assert inspect.isawaitable(answer), "the call itself should have raised"
+                    await answer
+                told.append(f"{raised.type.__name__}: {raised.value}")
+            return told
+
+    assert asyncio.run(run()) == [
+        f"TypeError: prompt=5 must be {prompt}",
+        f"TypeError: prompt=b'abc' must be {prompt}",
+        "TypeError: there is no option 'max_tokens'; did you mean max_new_tokens?",
+        "TypeError: max_context says what is opened: give it to Pipeline.open",
+        "TypeError: tools=5 must be a sequence of mappings or None",
+        f"RequestRefused: messages='hi' must be a sequence of one message or more, as [{message}]",
+        (
+            "RequestRefused: messages[1]={'role': 'user'} must be a mapping with a role and a "
+            f"content, as {message}"
+        ),
+        (
+            "TypeError: asked={'content': 'hi', 'role': 'user'} must be a text, a sequence of "
+            "token ids, or the messages of a chat in a list"
+        ),
+        "TypeError: there is no option 'tools'; see docs/api.md",
+        f"TypeError: prompt=None must be {prompt}",
+        "TypeError: top_logprobs='2' must be an int",
+    ]
+
+
+def test_the_recorder_of_the_document_gets_the_facts_and_prefixes_tell_theirs() -> None:
+    (code,) = re.findall(r"```py\n(.*?)```", (ROOT / "docs/api.md").read_text("utf-8"), re.S)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    made: list[Any] = []
+
+    def record(inner: Recorder) -> Any:
+        made.append(names["Counting"](inner))
+        return made[0]
+
+    async def run() -> str:
+        async with Pipeline.open(record=record, **STUB) as pipeline:
+            await pipeline.complete(PROMPT, max_new_tokens=3)
+            return repr(pipeline.prefixes)
+
+    told = asyncio.run(run())
+    assert (told, made[0].ops > 3) == (
+        (
+            "<Prefixes reuse=turns lookups=1 hits=0 prompt_tokens=4 cached_tokens=0 kept=1 "
+            "kept_tokens=6>"
+        ),
+        True,
+    )
 
 
 def test_the_bundle_says_how_the_block_ended(tmp_path: Path) -> None:

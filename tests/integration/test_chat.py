@@ -131,6 +131,18 @@ def test_sigterm_in_mid_answer_ends_the_chat_in_order(tmp_path: Path) -> None:
     assert [(one["exit_code"], one["expected"]) for one in exits] == [(0, True), (0, True)]
 
 
+@pytest.mark.parametrize("question", ["", "one\n"])
+def test_a_terminal_that_is_closed_ends_the_chat_as_sighup_does(
+    tmp_path: Path, question: str
+) -> None:
+    with chatting(tmp_path, *ENDLESS) as terminal:
+        terminal.type(question)
+        terminal.wait_for(f"{question}")
+        terminal.wait_for(" " if question else "")
+        terminal.hang_up()
+        assert terminal.process.wait(30) == 128 + signal.SIGHUP
+
+
 def test_a_stage_that_is_lost_between_turns_is_a_note(tmp_path: Path) -> None:
     with chatting(tmp_path, "--max-new-tokens", "4") as terminal:
         os.kill(told_pids(terminal, tmp_path)[1], signal.SIGKILL)
@@ -150,7 +162,7 @@ def test_a_stage_that_is_lost_for_good_ends_the_chat_with_a_sentence(tmp_path: P
         terminal.wait_for("one\n")
         terminal.wait_for(" ")
         os.kill(told_pids(terminal, tmp_path)[1], signal.SIGKILL)
-        terminal.wait_for("error: stage 1 on local was killed by SIGKILL")
+        terminal.wait_for("\nerror: stage 1 on local was killed by SIGKILL")
         assert terminal.end() == 5
 
 

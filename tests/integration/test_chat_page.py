@@ -130,7 +130,7 @@ def test_a_stop_ends_the_work_and_keeps_what_came(page: Page, way: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ("cut", "Cut at the limit of tokens. Settings has the limit."),
+        ("cut", "Cut at 3 tokens: this server's own limit."),
         ("break", f"The answer broke off: {LOST}"),
         ("vanish", "The answer broke off: The connection to the server was lost."),
         ("refuse", "the prompt has 5000 tokens; at most 4096 are served here"),

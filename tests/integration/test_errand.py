@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.errand import Errands
 from orchestrator.errand_kind import ErrandKind
-from orchestrator.failures import Crashed, NotReady, StageFailure, VersionMismatch
+from orchestrator.failures import Crashed, HostsNotAsked, NotReady, StageFailure, VersionMismatch
 from orchestrator.specs import StageSpec, WorkerOptions
 from orchestrator.stage import StageStatus
 from orchestrator.timeouts import Timeouts
@@ -64,7 +64,12 @@ def test_an_errand_ends_by_itself_and_its_events_are_returned_in_order() -> None
 def test_the_first_failure_is_raised_and_the_others_are_ended() -> None:
     recorder = MemoryRecorder()
     with pytest.raises(StageFailure) as caught:
-        done(errand(errand="hangs"), errand(stage=1, errand="dies"), recorder=recorder)
+        done(
+            errand(errand="hangs"),
+            errand(stage=1, errand="dies"),
+            recorder=recorder,
+            timeouts=replace(PATIENT, others_s=0.1),
+        )
     assert (type(caught.value), caught.value.scene.stage, caught.value.scene.phase) == (
         Crashed,
         1,
@@ -72,6 +77,19 @@ def test_the_first_failure_is_raised_and_the_others_are_ended() -> None:
     )
     ends = {end.stage: (end.signal, end.expected) for end in recorder.exits}
     assert ends == {0: (None, True), 1: ("SIGKILL", False)}
+
+
+def test_all_that_fail_a_survey_are_named_and_only_the_first_of_another_errand() -> None:
+    with pytest.raises(HostsNotAsked) as caught:
+        done(*(errand(stage=stage, errand="dies") for stage in (0, 1)))
+    assert (str(caught.value).count("\n"), caught.value.kind, caught.value.exit_code) == (
+        1,
+        "crashed",
+        5,
+    )
+    with pytest.raises(Crashed) as alone:
+        done(*(errand(ErrandKind.FETCH, stage, errand="dies") for stage in (0, 1)))
+    assert "\n" not in str(alone.value)
 
 
 def test_another_protocol_is_refused_with_both_versions() -> None:

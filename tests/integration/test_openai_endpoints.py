@@ -98,8 +98,10 @@ def test_each_prompt_has_its_answers_in_order(server: Server) -> None:
 
 
 def test_token_ids_are_a_prompt_as_good_as_its_text(server: Server) -> None:
-    reply = ask(server, TEXT, prompt=stub_tokens("a b c"), max_tokens=6)
-    assert reply["choices"][0]["text"] == words(ANSWER)
+    # Of the stub's tokens only those of such characters are in its vocabulary.
+    text = "\x05 \x07 \x10"
+    reply = ask(server, TEXT, prompt=stub_tokens(text), max_tokens=6)
+    assert reply["choices"][0]["text"] == words(stub_answer(text, 2, 6))
 
 
 @pytest.mark.parametrize("stop", [str(ANSWER[3]), ["nothing", f" {ANSWER[3]}"]])
@@ -189,6 +191,8 @@ def test_models_lists_the_one_that_is_served_and_no_other(server: Server) -> Non
         (CHAT, {"model": "stub", "messages": USER, "foo": 1}, {}, 400, "foo"),
         (CHAT, {"model": "stub", "messages": USER, "stream": True, "foo": 1}, {}, 400, "foo"),
         (TEXT, {"model": "stub", "prompt": " "}, {}, 400, "prompt"),
+        (TEXT, {"model": "stub", "prompt": ""}, {}, 400, "prompt"),
+        (TEXT, {"model": "stub", "prompt": [5, 32]}, {}, 400, "prompt"),
         (TEXT, {"model": "stub", "prompt": "a", "logit_bias": {"32": 1}}, {}, 400, "logit_bias"),
         (CHAT, {"model": "stub", "messages": [BAD_CALL]}, {}, 400, "messages"),
         (TEXT, {"model": "stub", "prompt": " ", "stream": True}, {}, 400, "prompt"),

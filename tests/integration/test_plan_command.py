@@ -20,6 +20,18 @@ def plan(hosts: str, *words: str) -> subprocess.CompletedProcess[str]:
     return run_cli("plan", "--hosts", hosts, "--model-id", "org/m", *words)
 
 
+def errors(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines of the error, one for each host, without the last that says what to run."""
+    lines = done.stderr.splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith("error: "))
+    return [line for line in lines[first:] if not line.startswith("see what mends that ")]
+
+
+def command_of(hosts: str, line: int) -> str:
+    """The launcher of a line that begins with one."""
+    return Path(hosts).read_text().splitlines()[line - 1].split('"')[1]
+
+
 def stages(done: subprocess.CompletedProcess[str]) -> list[tuple[str, list[int]]]:
     found = json.loads(done.stdout)["plan"]["stages"]
     return [(stage["name"].rpartition("/")[2], stage["layers"]) for stage in found]
@@ -91,22 +103,53 @@ def test_a_host_that_cannot_be_surveyed_is_named(
 ) -> None:
     hosts = hosts_file(tmp_path, peer_line(), peer_line(errand=how))
     done = plan(hosts)
-    last = done.stderr.splitlines()[-1]
+    (error,) = errors(done)
     assert (done.returncode, done.stdout) == (code, "")
-    assert last.startswith("error: the worker on env ") and sentence in last
+    assert error.startswith("error: the worker on env ") and sentence in error
 
 
 def test_a_host_that_takes_too_long_is_named(tmp_path: Path) -> None:
     done = plan(hosts_file(tmp_path, peer_line(errand="hangs")), "--start-timeout-s", "2")
     assert done.returncode == 5
-    assert "was not done within 2 s" in done.stderr.splitlines()[-1]
+    assert "was not done within 2 s" in errors(done)[0]
 
 
 def test_a_host_that_ssh_does_not_reach_is_exit_5(tmp_path: Path) -> None:
     ssh = f"{Path(__file__).parents[1]}/bin/ssh --fail 'ssh: connect: Connection refused'"
     done = plan(hosts_file(tmp_path, peer_line(), "gpu1"), "--ssh-command", ssh)
     assert done.returncode == 5
-    assert "error: the worker on gpu1 refuses SSH connections" in done.stderr.splitlines()[-1]
+    assert "error: the worker on gpu1 refuses SSH connections" in errors(done)[0]
+
+
+def test_every_host_that_cannot_be_asked_is_named_and_what_to_run(tmp_path: Path) -> None:
+    gone = 'command="/no/such/launcher"'
+    hosts = hosts_file(tmp_path, peer_line(), peer_line(errand="dies"), gone, "spare local")
+    done = plan(hosts)
+    told = [line.partition(" on ")[2].split()[0] for line in errors(done)]
+    assert (done.returncode, sorted(told)) == (5, ["/no/such/launcher", "env"])
+    assert done.stderr.splitlines()[-1] == (
+        f"see what mends that with: orchestrator doctor --hosts {hosts}"
+    )
+
+
+def test_a_spare_is_asked_in_the_place_of_a_host_that_is_not_there(tmp_path: Path) -> None:
+    gone = 'command="/no/such/launcher" layers=0:2'
+    hosts = hosts_file(tmp_path, gone, peer_line(), f"spare {peer_line(machine='m2')}")
+    done = plan(hosts, "--json")
+    notes = json.loads(done.stdout)["notes"]
+    assert (stages(done)[0], [note.partition(": ")[0] for note in notes[:1]]) == (
+        ("hosts.txt:3", [0, 2]),
+        [f"spare host {command_of(hosts, 3)} takes the place of /no/such/launcher"],
+    )
+
+
+def test_a_spare_that_is_not_there_either_is_named_beside_its_host(tmp_path: Path) -> None:
+    hosts = hosts_file(
+        tmp_path, 'command="/no/such/one"', peer_line(), 'spare command="/no/such/two"'
+    )
+    done = plan(hosts)
+    told = [line.partition(" on ")[2].split()[0] for line in errors(done)]
+    assert (done.returncode, told) == (5, ["/no/such/one", "/no/such/two"])
 
 
 def test_a_quantization_that_a_host_lacks_is_said_before_anything_starts(tmp_path: Path) -> None:
@@ -173,6 +216,9 @@ def test_a_survey_that_fails_leaves_a_bundle(tmp_path: Path) -> None:
     code, got, _ = run_peers(tmp_path, hosts)
     assert (code, got["error"]["stage"]) == (3, 1)
     (bundle,) = (tmp_path / "bundles").iterdir()
+    begun_ms = json.loads((bundle / "manifest.json").read_text())["wall_ms"]
+    first = json.loads((bundle / "events.jsonl").read_text().splitlines()[0])
+    assert begun_ms < first["wall_ms"]
     shown = run_cli("bundle", "show", str(bundle))
     assert "could not load its layers" in shown.stdout or "cannot survey" in shown.stdout
     assert "config.json is missing in /m" in shown.stdout

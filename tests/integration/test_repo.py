@@ -157,9 +157,25 @@ def test_a_refusal_says_what_to_do(
 
 
 def test_a_name_that_cannot_be_one_is_refused_without_asking(hub: Hub, find: Find) -> None:
-    assert "neither an existing folder nor a hub id" in refused(lambda: find("a/b/c")).text
-    assert "no folder" in refused(lambda: find("./nothing-here")).text
+    here = Path.cwd()
+    assert refused(lambda: find("a/b/c")).text == (
+        f"'a/b/c' is neither an existing folder in {here} nor a hub id such as org/name; check "
+        "--model-id"
+    )
+    folder = f"{here}/nothing-here"
+    assert refused(lambda: find("./nothing-here")).text == (
+        f"there is no folder {folder}; check --model-id"
+    )
     assert hub.asked == []
+
+
+def test_a_name_that_is_no_folder_and_not_on_the_hub_tells_both(hub: Hub, find: Find) -> None:
+    hub.refusals["Smollm"] = (401, "RepoNotFound")
+    assert refused(lambda: find("Smollm")).text == (
+        f"there is no folder Smollm in {Path.cwd()}, so it was taken for a hub id, and the hub has "
+        "no model Smollm, or it is private; check --model-id, or set HF_TOKEN to a token that may "
+        "read it"
+    )
 
 
 def test_offline_without_the_file_says_so(find: Find, monkeypatch: pytest.MonkeyPatch) -> None:

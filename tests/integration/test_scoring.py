@@ -127,7 +127,7 @@ def test_a_stage_that_cannot_score_is_named() -> None:
     async def act(stages: Stages) -> str:
         facts = stages.facts
         ready = (*facts.ready[:-1], replace(facts.ready[-1], capabilities=()))
-        stages._facts = replace(facts, ready=ready)
+        stages._seats._facts = replace(facts, ready=ready)
         with pytest.raises(RequestRefused) as caught:
             await score(stages, [1])
         return str(caught.value)

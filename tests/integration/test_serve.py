@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,12 @@ def rest_of(client: socket.socket) -> str:
     while data := client.recv(1 << 16):
         read += data
     return read.decode()
+
+
+def refused(client: socket.socket) -> tuple[str, str]:
+    """Return the status line of a refusal and what its body says."""
+    head, _, body = rest_of(client).partition("\r\n\r\n")
+    return head.partition("\r\n")[0], json.loads(body)["error"]["message"]
 
 
 def answer(server: Server, tokens: int) -> tuple[int, dict[str, str], bytes]:
@@ -123,6 +130,90 @@ def test_a_second_head_that_does_not_come_is_not_waited_for_either(server: Serve
                 pass
 
 
+@pytest.mark.parametrize(
+    ("num_bytes", "end"),
+    [(33 * 1024, b""), (33 * 1024, b"\r\n\r\n"), (200 * 1024, b""), (2**20, b"\r\n\r\n")],
+)
+def test_a_head_that_is_too_large_is_told_so_however_it_comes(
+    server: Server, num_bytes: int, end: bytes
+) -> None:
+    with server.connect(timeout_s=10) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nMany: " + b"x" * num_bytes + end)
+        assert refused(client) == (
+            "HTTP/1.1 431 Request Header Fields Too Large",
+            "the request's head has more than 32768 bytes; send fewer or shorter headers",
+        )
+
+
+@pytest.mark.parametrize(("num_lines", "status"), [(250, "200 OK"), (4000, "431 Request He")])
+def test_a_head_of_very_many_lines_is_refused_too(
+    server: Server, num_lines: int, status: str
+) -> None:
+    head = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    with server.connect(timeout_s=10) as client:
+        client.sendall(head + b"a:b\r\n" * num_lines + b"\r\n")
+        assert rest_of(client).startswith(f"HTTP/1.1 {status}")
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"hello\r\n\r\n", "illegal request line: bytearray(b'hello')"),
+        (b"\x16\x03\x01\r\n", "illegal request line"),
+        (b"GET / HTTP/1.1\r\n\r\n", "Missing mandatory Host: header"),
+    ],
+)
+def test_what_is_no_http_is_told_in_openais_shape(server: Server, sent: bytes, why: str) -> None:
+    with server.connect(timeout_s=10) as client:
+        client.sendall(sent)
+        assert refused(client) == (
+            "HTTP/1.1 400 Bad Request",
+            f"the request is no HTTP that can be read here: {why}; send HTTP/1.1",
+        )
+
+
+@pytest.mark.parametrize(("size", "read"), [(1, 4129), (64, 8193)])
+def test_a_body_of_tiny_chunks_is_refused_before_others_wait_for_it(
+    server: Server, size: int, read: int
+) -> None:
+    head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with server.connect(timeout_s=10) as client:
+        client.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        client.sendall(b"%x\r\n%b\r\n" % (size, b" " * size) * 100_000)
+        assert refused(client) == (
+            "HTTP/1.1 400 Bad Request",
+            (
+                f"the first {read} chunks of the body have {read * size} bytes together; send "
+                "chunks of 128 bytes or more, or a Content-Length"
+            ),
+        )
+
+
+@pytest.mark.parametrize("size", [1, 128])
+def test_a_body_of_some_small_chunks_or_many_of_middle_size_is_read(
+    server: Server, size: int
+) -> None:
+    head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    body = json.dumps({"model": "stub", "prompt": "hi", "max_tokens": 1}).encode()
+    body = body.ljust(4000 if size == 1 else 5000 * size)
+    chunks = [body[at : at + size] for at in range(0, len(body), size)]
+    with server.connect(timeout_s=10) as client:
+        client.sendall(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode())
+        client.sendall(b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in chunks))
+        client.sendall(b"0\r\n\r\n")
+        assert rest_of(client).startswith("HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [("http://localhost/v1/models?a=b", 200), ("HTTP://localhost", 200), ("http://evil/", 421)],
+)
+def test_a_target_with_a_host_is_answered_for_that_host(
+    server: Server, target: str, status: int
+) -> None:
+    assert server.ask("GET", target, headers={"Host": "localhost"})[0] == status
+
+
 def test_a_body_that_does_not_come_is_told_so(server: Server) -> None:
     head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with server.connect(timeout_s=10) as client:
@@ -147,7 +238,42 @@ def test_too_many_connections_are_refused(server: Server) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
-        ("GET", "/v1/nothing", 404, "there is nothing at '/v1/nothing'; see /v1/models"),
+        (
+            "GET",
+            "/v1/nothing",
+            404,
+            (
+                "'/v1/nothing' is not served; there are /v1/models, /v1/chat/completions, "
+                "/v1/completions, /, /stageline/status, /metrics, /health"
+            ),
+        ),
+        (
+            "POST",
+            "/v1/embeddings",
+            404,
+            (
+                "'/v1/embeddings' is not served; there are /v1/models, /v1/chat/completions, "
+                "/v1/completions, /, /stageline/status, /metrics, /health"
+            ),
+        ),
+        (
+            "POST",
+            "/v1/responses",
+            404,
+            "'/v1/responses' is not served; use /v1/chat/completions",
+        ),
+        (
+            "POST",
+            "/chat/completions",
+            404,
+            "'/chat/completions' is not served; did you mean /v1/chat/completions?",
+        ),
+        (
+            "POST",
+            "/v1/v1/completions",
+            404,
+            "'/v1/v1/completions' is not served; did you mean /v1/completions?",
+        ),
         ("PUT", "/health", 405, "PUT is not served at '/health'; use GET, HEAD"),
     ],
 )
@@ -238,7 +364,10 @@ def test_beyond_loopback_everything_but_health_and_the_page_needs_the_key(tmp_pa
 def test_the_reason_for_no_key_is_told() -> None:
     words = ("--host", "0.0.0.0", "--no-api-key-because", "this is a test")
     with served(*words, stages=("--local", "1", "--stub", "--no-bundle")) as server:
-        server.wait_for(r"^warning: everybody who reaches http://0\.0\.0\.0:\d+ may use this")
+        server.wait_for(r"^warning: everybody who reaches port \d+ of 0\.0\.0\.0 may use this")
+        server.wait_for(
+            r"^serving stub at http://127\.0\.0\.1:\d+ \(all addresses of this machine; 1 stage "
+        )
         assert server.ask("GET", "/v1/models")[0] == 200
 
 
@@ -276,6 +405,18 @@ def test_a_second_signal_ends_all_at_once() -> None:
         server.wait_for("^SIGINT: ")
         server.signal(signal.SIGINT)
         assert (server.wait(), alive(pids)) == (128 + signal.SIGINT, [])
+
+
+def test_the_first_signal_alone_tells_how_the_server_ended() -> None:
+    with served("--drain-s", "600") as server, asked(server, ENDLESS):
+        pids = server.worker_pids
+        server.signal()
+        server.wait_for("^SIGTERM: ")
+        deadline_s = time.monotonic() + 30
+        # Up to its very end: also the interpreter's own end hears them.
+        while server.process.poll() is None and time.monotonic() < deadline_s:
+            server.signal(signal.SIGINT)
+        assert (server.wait(), alive(pids)) == (128 + signal.SIGTERM, [])
 
 
 def test_a_signal_while_the_stages_start_ends_them() -> None:

@@ -210,7 +210,13 @@ REFUSED: list[tuple[int, str, Any, str, dict[str, str], int, str]] = [
         400,
         "holds 1 ids, it needs one for each of 2 rows",
     ),
-    (1, "/nothing", None, JSON, {}, 404, "there is nothing at '/nothing'"),
+    (1, "/nothing", None, JSON, {}, 404, "'/nothing' is not served; there are /forward,"),
+    (1, "/v1/forward", b"a", TEXT, {}, 404, "did you mean /forward?"),
+    (0, "/forward", b"a", TEXT, {"X-Meshnet-Sesion": "a"}, 400, "did you mean X-Meshnet-Session?"),
+    (0, "/forward", b"a", TEXT, {"X-Meshnet-Foo": "a"}, 400, "foo is not known here; known are X"),
+    (0, "/forward", {"promt": "a"}, JSON, {}, 400, "did you mean 'prompt'?"),
+    (0, "/forward", {"messages": []}, JSON, {}, 400, "'messages' is [], it needs to be an array"),
+    (0, "/forward", {"prompt": ""}, JSON, {}, 400, "the prompt has no tokens"),
     (1, "/forward", None, JSON, {}, 405, "GET is not served at '/forward'; use POST"),
     (1, "/health", None, JSON, {"Host": "evil.example"}, 421, "host 'evil.example'"),
     (1, "/health", None, JSON, {"Origin": "http://evil.example"}, 403, "http://evil.example"),
@@ -333,7 +339,7 @@ def test_places_are_bounded_and_a_drain_waits_for_those_that_are_taken() -> None
         with held_place(server) as connection:
             busy = curl(f"{server.url}/forward", b"a", kind=TEXT)
             server.signal(signal.SIGTERM)
-            server.wait_for("SIGTERM: ending once the 1 requests")
+            server.wait_for("^SIGTERM: ending once the 1 request under way is answered")
             draining = curl(f"{server.url}/forward", b"a", kind=TEXT)
             health = curl(f"{server.url}/health")
             connection.sendall(b"hello")
@@ -358,6 +364,12 @@ def test_a_body_that_does_not_come_gives_its_place_up() -> None:
     with served_stage(*FIRST, "--receive-timeout-s", "0.3") as server:
         with held_place(server) as connection:
             assert whole_reply(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_a_signal_while_nothing_is_under_way_waits_for_nothing() -> None:
+    with served_stage(*FIRST) as server:
+        server.signal(signal.SIGTERM)
+        assert (server.wait(), "under way" in server.stderr) == (128 + signal.SIGTERM, False)
 
 
 def test_a_signal_while_the_worker_starts_ends_both() -> None:

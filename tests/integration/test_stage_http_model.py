@@ -118,17 +118,26 @@ def test_messages_go_through_the_chat_template(pair: Pair, oracle: Oracle) -> No
 
 
 def test_a_message_that_does_not_follow_what_a_session_holds_is_a_conflict(pair: Pair) -> None:
-    def refusal(name: str, position: int) -> tuple[int, str]:
+    def refusal(name: str, position: int) -> tuple[int, str, str]:
         headers = {"X-Meshnet-Session": name, "X-Meshnet-Position": str(position)}
         told = curl(f"{pair[0].url}/forward", {"tokens": [1]}, headers)
-        return told.status, told.json["error"]["code"]
+        error = told.json["error"]
+        return told.status, error["code"], error["param"]
 
     opened = {"X-Meshnet-Session": "gap"}
     curl(f"{pair[0].url}/forward", {"tokens": [1, 2]}, opened)
     too_far = refusal("gap", 3)
     released = curl(f"{pair[0].url}/sessions/gap", words=("-X", "DELETE")).json
     assert (too_far, released, refusal("gap", 2)) == (
-        (409, "bad_position"),
+        (409, "bad_position", "X-Meshnet-Position"),
         {"released": True},
-        (409, "no_session"),
+        (409, "no_session", "X-Meshnet-Session"),
     )
+
+
+@pytest.mark.parametrize(("stage", "path"), [(0, "forward"), (1, "detokenize")])
+def test_ids_that_the_model_does_not_have_are_named(pair: Pair, stage: int, path: str) -> None:
+    told = curl(f"{pair[stage].url}/{path}", {"tokens": [1, 10**9]})
+    error = told.json["error"]
+    seen = "token id 1000000000 at index 1 is outside the vocabulary" in error["message"]
+    assert (told.status, error["param"], seen) == (400, "tokens", True), error

@@ -58,6 +58,7 @@ class Script:
                 "model": "scripted/model-8B",
                 "num_layers": 36,
                 "max_context": 4096,
+                "max_new_tokens": 3,
                 "stages": stages,
                 "running": self._running,
                 "queued": 2,

@@ -40,6 +40,12 @@ class Terminal:
         start, self._seen = self._seen, index + len(text)
         return self.shown[start : self._seen]
 
+    def hang_up(self) -> None:
+        """Close the terminal while the program uses it, as a window is closed."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, self._master)
+        os.close(nothing)
+
     def end(self, timeout_s: float = 60.0) -> int:
         """Wait for the end of the program and return its exit code."""
         deadline_s = time.monotonic() + timeout_s

@@ -20,7 +20,7 @@ def call(*words: str, folder: Path = RECORDED) -> int:
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers(), folder)
     args = parser.parse_args(["bundle", *words])
-    return int(args.handler(args))
+    return int(args.handler(args, ()))
 
 
 @pytest.fixture

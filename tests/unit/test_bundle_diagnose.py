@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -177,6 +179,29 @@ def test_a_stage_that_never_served_is_not_brought_back() -> None:
         f"{sentence}; it was started on gamma instead in 900 ms",
         f"{sentence}; it was started again in 900 ms",
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "cause"),
+    [
+        ("--device cuda:0 is not there: this machine has 0", 2, Cause.CONFIGURATION_REFUSED),
+        ("--device cuda:0 is not there: this machine has 0", 3, Cause.LOAD_ERROR),
+        ("'a/b/c' is neither an existing folder in /m nor a hub id", 2, Cause.MODEL_NOT_FOUND),
+        (
+            "there is no folder m in /, so it was taken for a hub id; the hub cannot be reached",
+            3,
+            Cause.HUB_UNREACHABLE,
+        ),
+    ],
+)
+def test_an_option_that_a_worker_refuses_is_no_fault_of_the_model(
+    tmp_path: Path, error: str, code: int, cause: Cause
+) -> None:
+    shutil.copytree(RECORDED / "load_failed", tmp_path, dirs_exist_ok=True)
+    events = tmp_path / "events.jsonl"
+    told = events.read_text("utf-8").replace("model 'some/model' has no config.json", error)
+    events.write_text(told.replace('"code":3', f'"code":{code}'), "utf-8")
+    assert diagnose(read_bundle(tmp_path))[0].cause == cause
 
 
 def test_a_silent_worker_that_may_still_be_there_is_named() -> None:

@@ -29,7 +29,7 @@ def call(*words: str, folder: Path) -> int:
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers(), folder)
     args = parser.parse_args(["bundle", "show", *words])
-    return int(args.handler(args))
+    return int(args.handler(args, ()))
 
 
 def test_the_times_of_an_op_are_computing_wire_and_idle() -> None:

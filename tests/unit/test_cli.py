@@ -97,6 +97,7 @@ def test_stop_may_be_given_several_times() -> None:
             (*RUN, "--speculate", "off", "--draft-model-id", "m"),
             "--draft-model-id is of no use with --speculate off",
         ),
+        ((*RUN, "--model-id", "m"), "--model-id is of no use with --stub; give one of them"),
         (
             (*RUN, "--draft-model-id", "m"),
             "--draft-model-id is of no use with --stub; give one of them",
@@ -131,6 +132,28 @@ def test_wrong_usage_ends_with_2_and_the_reason(
     out, err = capsys.readouterr()
     assert (caught.value.code, out) == (2, "")
     assert message in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("serve", "--local", "1", "--prot", "1"), "serve"),
+        (("stage-http", "--shard-start=0", "--shard-end=1", "--port=0", "--x"), "stage-http"),
+        (("cache", "ls", "--x"), "cache ls"),
+        (("bundle", "show", "--x"), "bundle show"),
+    ],
+)
+def test_wrong_usage_of_a_subcommand_shows_its_own_name_and_usage(
+    words: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    first, *_, last = capsys.readouterr().err.splitlines()
+    sentence = last.partition(": error: unrecognized arguments: ")[0]
+    assert (first.startswith(f"usage: orchestrator {name} "), sentence) == (
+        True,
+        f"orchestrator {name}",
+    )
 
 
 def test_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,12 +201,15 @@ def test_installed_code_must_be_of_this_version(
         ("gpu1 device=cuda:1", [CARD], "2.13.0", Status.FAILED),
         ("gpu1 device=cuda", [CARD], "2.13.0+cpu", Status.FAILED),
         ("gpu1 device=cuda", [CARD], "2.13.0+cu130", Status.OK),
+        ("gpu1 slots=4", [], "2.13.0", Status.OK),
+        ("gpu1 slots=5", [], "2.13.0", Status.WARNING),
+        ("gpu1 slots=5", [CARD], "2.13.0+cu130", Status.OK),
     ],
 )
-def test_the_device_that_is_asked_for_must_be_there(
+def test_the_device_that_is_asked_for_must_be_there_with_cores_for_its_stages(
     line: str, gpus: list[dict[str, Any]], torch: str, status: Status
 ) -> None:
-    assert judge_device(gpus, mend_of(line), torch).status is status
+    assert judge_device(gpus, mend_of(line), torch, cores=2).status is status
 
 
 @pytest.mark.parametrize(

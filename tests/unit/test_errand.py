@@ -305,6 +305,26 @@ def test_stages_on_one_machine_share_its_threads_and_one_alone_has_them_all() ->
     assert [spec.options.threads for spec in placed_plan(asked, survey).specs] == [3, 3, 3]
 
 
+@pytest.mark.parametrize(("threads", "num_notes"), [(None, 1), (1, 0)])
+def test_a_host_with_many_stages_and_few_cores_is_told_of(
+    threads: int | None, num_notes: int
+) -> None:
+    setting = setting_of("a slots=3\nb\n", model_id="/models/m", threads=threads)
+    survey = surveyed(setting, commit=None)
+    hosts = {entry: replace(host, threads=1) for entry, host in survey.hosts.items()}
+    notes = placed_plan(setting, replace(survey, hosts=hosts)).notes
+    assert sum(note.startswith("3 stages on 1 core of a: ") for note in notes) == num_notes
+
+
+def test_workers_on_one_host_are_told_apart_by_their_lines() -> None:
+    specs = survey_specs(setting_of("a\nlocal device=cpu\nlocal device=mps\n"))
+    assert [spec.title for spec in specs] == [
+        "the worker on a",
+        "the worker on local (line 2)",
+        "the worker on local (line 3)",
+    ]
+
+
 def test_a_bench_counts_the_weights_that_a_token_reads_on_each_stage_once() -> None:
     setting = setting_of("local slots=2\n")
     survey = surveyed(setting)

@@ -45,8 +45,8 @@ CAUGHT = [
     ("orchestrator/transport/ssh.py", "from worker.protocol import ops", 1, "no messages"),
     ("orchestrator/transport/ssh.py", "from ..stage import StageClient", 1, "lowest layer"),
     ("orchestrator/stage.py", "from orchestrator.stages import P", 1, "no other stage"),
-    ("orchestrator/stages.py", "from .transport.local import x", 1, "knows no process"),
-    ("orchestrator/stages.py", "import subprocess", 1, "knows no process"),
+    ("orchestrator/stages/seats.py", "from ..transport.local import x", 1, "knows no process"),
+    ("orchestrator/stages/stages.py", "import subprocess", 1, "knows no process"),
     ("orchestrator/bundle/reader.py", "from ..stage import x", 1, "reads files only"),
     # no hidden state
     ("worker/serve.py", "import os\nx = os.environ['A']", 2, "uses os.environ"),

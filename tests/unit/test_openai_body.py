@@ -129,6 +129,62 @@ def test_what_a_completion_cannot_serve_is_refused_by_name(field: str, value: An
     assert (refused.value.status, refused.value.param) == (400, field)
 
 
+@pytest.mark.parametrize(
+    ("read", "fields", "message"),
+    [
+        (chat, {"max_token": 1}, "unknown field 'max_token': did you mean 'max_tokens'?"),
+        (
+            chat,
+            {"messages": [{**USER, "contents": "a"}]},
+            "unknown field 'messages[0].contents': did you mean 'messages[0].content'?",
+        ),
+        (chat, {"foo": 1}, "unknown field 'foo': leave it away"),
+        (
+            chat,
+            {"prompt": "a"},
+            "'prompt' belongs to /v1/completions: ask there, or leave it away",
+        ),
+        (
+            text,
+            {"messages": [USER], "prompt": None},
+            "'messages' belongs to /v1/chat/completions: ask there, or leave it away",
+        ),
+        (
+            chat,
+            {"n": 20},
+            "'n' is 20, it must be an integer from 1 to 16 (--max-choices of the server)",
+        ),
+        (
+            chat,
+            {"max_completion_tokens": 1001},
+            (
+                "'max_completion_tokens' is 1001, it must be an integer from 1 to 1000 "
+                "(--max-new-tokens of the server)"
+            ),
+        ),
+        (
+            text,
+            {"prompt": ["a"] * 9, "n": 2},
+            (
+                "9 prompts with n = 2 ask for 18 answers, at most 16 are given to one request "
+                "(--max-choices of the server); send several requests"
+            ),
+        ),
+        (text, {"prompt": []}, "'prompt' is empty; give a string or token ids"),
+        (text, {"prompt": None}, "'prompt' is missing; give a string or token ids"),
+        (
+            text,
+            {"prompt": [[1], []]},
+            "'prompt' has an empty list of token ids at 1; give at least one id",
+        ),
+    ],
+)
+def test_a_refusal_says_what_to_do(read: Any, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        read(**fields)
+    assert refused.value.message == message
+
+
 def test_null_and_what_is_done_anyway_change_nothing() -> None:
     idle = {
         "store": False,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,9 +17,11 @@ from starlette.types import Message
 from orchestrator.failures import Crashed, OpRejected, Scene
 from orchestrator.generate import Finish, TokenOutput
 from orchestrator.meter import Meter
+from orchestrator.pipeline import Pipeline
 from orchestrator.request import GenerationRequest, RequestRefused
-from orchestrator.serve.desk import Busy, Draining
+from orchestrator.serve.desk import Busy, Desk, Draining
 from orchestrator.serve.limits import Limits
+from orchestrator.serve.meters import Meters
 from orchestrator.serve.openai.chat_reply import ChatReply
 from orchestrator.serve.openai.choice import Choice
 from orchestrator.serve.openai.event_stream import EventStream
@@ -90,7 +93,7 @@ class Scripted:
 def plan(
     service: Scripted, reader: Any = None, *, parallel: bool = True, wanted: int | None = 9
 ) -> Plan:
-    prompt = Prompt(cast(Service, service), REQUEST, "prompt")
+    prompt = Prompt(cast(Service, service), REQUEST, "prompt", "max_tokens")
     choice = Choice(
         index=0,
         request=REQUEST,
@@ -189,25 +192,76 @@ def test_what_fails_before_the_first_token_has_its_own_status(
 
 
 @pytest.mark.parametrize(
-    ("limits", "max_context", "wanted", "words"),
+    ("limits", "max_context", "wanted", "param", "message"),
     [
-        (Limits(max_prompt_tokens=1), None, 1, "at most 1 are taken"),
-        (Limits(), 10, 9, "the context holds 10"),
-        (Limits(), 2, None, "the context holds 2"),
+        (
+            Limits(max_prompt_tokens=1),
+            None,
+            1,
+            "prompt",
+            (
+                "the prompt has 2 tokens, at most 1 are taken here (--max-prompt-tokens of the "
+                "server); shorten it"
+            ),
+        ),
+        (
+            Limits(),
+            10,
+            9,
+            "max_tokens",
+            (
+                "'max_tokens' is 9, but the prompt has 2 tokens and the context holds 10; ask for "
+                "at most 8, or shorten the prompt"
+            ),
+        ),
+        (
+            Limits(),
+            2,
+            None,
+            "prompt",
+            (
+                "the prompt has 2 tokens and the context holds 2, which leaves no place; shorten "
+                "the prompt"
+            ),
+        ),
     ],
 )
-def test_a_prompt_that_is_too_long_is_refused_as_openai_does(
-    limits: Limits, max_context: int | None, wanted: int | None, words: str
+def test_what_does_not_fit_is_refused_as_openai_does_and_names_what_is_too_much(
+    limits: Limits, max_context: int | None, wanted: int | None, param: str, message: str
 ) -> None:
     service = Scripted("a", limits=limits, max_context=max_context)
     start, body = sent(service, plan(service, wanted=wanted))
     error = json.loads(body["body"])["error"]
-    assert (start["status"], error["code"], error["param"], words in error["message"]) == (
+    assert (start["status"], error["code"], error["param"], error["message"]) == (
         400,
         "context_length_exceeded",
-        "prompt",
-        True,
+        param,
+        message,
     )
+
+
+@pytest.mark.parametrize(("tokens", "status", "param"), [((), 400, "prompt"), ((1,), 200, None)])
+def test_an_empty_text_is_a_prompt_where_the_tokenizer_adds_a_token(
+    tokens: tuple[int, ...], status: int, param: str | None
+) -> None:
+    async def tokenize(*_asked: Any, **_more: Any) -> tuple[int, ...]:
+        return tokens
+
+    service = Scripted("a")
+    service.pipeline.stages = SimpleNamespace(tokenize=tokenize)
+    request = GenerationRequest(request_id="r", prompt="")
+    prompt = Prompt(cast(Service, service), request, "prompt", "max_tokens")
+    made = plan(service)
+    choice = replace(made.choices[0], request=request, prompt=prompt)
+    start, body, *_ = sent(service, replace(made, choices=[choice]))
+    told = json.loads(body["body"])["error"]["param"] if status != 200 else None
+    assert (start["status"], told) == (status, param)
+
+
+def test_what_a_stage_refuses_of_the_request_is_told_without_the_stage() -> None:
+    service = Scripted(OpRejected(1, "b", "forward_range", "bad_field", "the text is odd"))
+    _, body = sent(service, plan(service))
+    assert json.loads(body["body"])["error"]["message"] == "the text is odd"
 
 
 @pytest.mark.parametrize(
@@ -234,6 +288,31 @@ def test_what_fails_later_ends_the_stream_with_an_error_and_no_reason() -> None:
     told = deltas(messages)
     assert (messages[0]["status"], messages[-1]["more_body"]) == (200, False)
     assert told == [{"role": "assistant", "content": ""}, {"content": "a"}, error]
+
+
+@pytest.mark.parametrize(("failure", "told"), [(LOST, Crashed), (None, Draining)])
+def test_an_answer_that_is_ended_says_why(failure: Crashed | None, told: type[Exception]) -> None:
+    async def ended() -> None:
+        pipeline = SimpleNamespace(
+            prefill_chunk=256,
+            stages=SimpleNamespace(failure=failure),
+            submit=Scripted(asyncio.Event()).submit,
+        )
+        service = Service(
+            pipeline=cast(Pipeline, pipeline),
+            model_name="m",
+            created_s=0,
+            desk=Desk(1, 1),
+            limits=Limits(),
+            meters=Meters(),
+        )
+        answer = asyncio.ensure_future(anext(service.submit(REQUEST)))
+        await asyncio.sleep(0)
+        service.end()
+        with pytest.raises(told):
+            await answer
+
+    asyncio.run(ended())
 
 
 def test_a_silent_stream_is_kept_alive_by_comments() -> None:

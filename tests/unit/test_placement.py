@@ -336,6 +336,14 @@ def test_the_plan_as_json_has_stable_names_with_units() -> None:
     }
 
 
+def test_stages_that_share_a_device_are_said_to_take_turns() -> None:
+    out = io.StringIO()
+    together = [slot(index, 9 * GIB, machine="m") for index in range(2)]
+    show_placement(planned(together, flat_costs(8, 500 * MIB)), PlainScreen(out))
+    words = "whose stages on one device take turns (ms/token is while all of them read at once)"
+    assert out.getvalue().splitlines()[3].endswith(f" tokens/s for one request, {words}")
+
+
 def test_the_plan_as_a_table() -> None:
     slots = [slot(0, 9 * GIB), slot(1, 20 * GIB, device="cuda:0", quantization="int8")]
     placement = planned(slots, flat_costs(8, 500 * MIB, kv_bytes=20 * MIB, parts=(1.0, 0.5)))

@@ -129,6 +129,24 @@ def test_stages_beyond_the_layers_are_left_out_aloud(tmp_path: Path, wish: str) 
     )
 
 
+@pytest.mark.parametrize(
+    ("hosts", "is_told"),
+    [
+        ("local slots=16\n", False),
+        ("local slots=17 device=cuda\n", False),
+        ("b slots=17\n", False),
+        ("local slots=17\nb\n", True),
+    ],
+)
+def test_many_stages_on_few_cores_are_told(tmp_path: Path, hosts: str, is_told: bool) -> None:
+    model = model_of(tmp_path, {"num_hidden_layers": 30})
+    words = (
+        "17 stages on 8 cores of local: they take turns, each has the libraries in memory once "
+        "more (some 350 MiB), and more than 8 stages there make no answer faster"
+    )
+    assert plan_of(hosts, model).notes == ((words,) if is_told else ())
+
+
 def test_local_n_is_n_stages() -> None:
     plan = make_plan([HostEntry(line=0, slots=2)], WorkerOptions(stub=True), Ways(cores=2))
     assert [spec.host for spec in plan.specs] == ["local", "local"]

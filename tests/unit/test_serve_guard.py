@@ -160,8 +160,3 @@ def test_the_refusal_of_a_key_does_not_quote_it() -> None:
     with pytest.raises(KeysError) as caught:
         read_keys(None, "secret!", print)
     assert "secret!" not in str(caught.value)
-
-
-def test_a_head_that_is_too_large_is_refused_though_it_came_at_once() -> None:
-    status, text, _ = ask(LOCAL, host="localhost", many="x" * 40_000)
-    assert (status, "more than 32768 bytes" in text) == (431, True)

@@ -154,7 +154,7 @@ def test_no_terminal_gets_plain_lines() -> None:
     [
         (MemoryCheck(device="cpu", fits=True, weights_bytes=1, kv_bytes=1, scratch_bytes=1,
                      process_bytes=1, need_bytes=2 * 10**8, free_bytes=8 * 10**9, limit="memory"),
-         "needs 200 MB of 8.0 GB free"),
+         "needs 191 MiB of 7.45 GiB free"),
         (UnknownEvent(fields={"event": "of_a_later_version"}), "of_a_later_version"),
         (UnknownEvent(fields={}), "unknown event"),
     ],

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
 from pathlib import Path
 
 import pytest
 
+from orchestrator.interruption import Interrupted
 from orchestrator.text_output import OutputClosed, OutputFailed, TextOutput
 
 
@@ -58,6 +60,21 @@ def test_a_full_disk_is_one_sentence() -> None:
                 output.close()
 
     with pytest.raises(OutputFailed, match="cannot write the answer to stdout: No space left"):
+        asyncio.run(write())
+
+
+def test_a_terminal_that_has_gone_is_a_hangup() -> None:
+    async def write() -> None:
+        master, terminal = pty.openpty()
+        os.close(master)
+        output = TextOutput(terminal)
+        try:
+            await output.write("x")
+        finally:
+            output.close()
+            os.close(terminal)
+
+    with pytest.raises(Interrupted, match="interrupted by SIGHUP"):
         asyncio.run(write())
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orchestrator.specs import StageSpec
-from worker import __version__
+from tools.bench.scripted_stage import scripted_spec
 from worker.protocol.capabilities import Capability
-from worker.protocol.codec import PROTOCOL_VERSION, encode_event, encode_ready
-from worker.protocol.events import Envelope, Starting
-from worker.protocol.ready import Ready
 
 PROGRAM = Path(__file__).with_name("paced_stage.py")
 
@@ -44,48 +40,14 @@ def paced_specs(
 ) -> list[StageSpec]:
     """Return what to start."""
     return [
-        _spec(stage, num_stages, pace, capabilities, max_rows, hidden_chars)
+        scripted_spec(
+            PROGRAM,
+            (json.dumps(asdict(pace)), str(hidden_chars)),
+            stage=stage,
+            num_stages=num_stages,
+            hidden_chars=hidden_chars,
+            capabilities=capabilities,
+            max_rows=max_rows,
+        )
         for stage in range(num_stages)
     ]
-
-
-def _spec(
-    stage: int,
-    num_stages: int,
-    pace: StagePace,
-    capabilities: tuple[str, ...],
-    max_rows: int,
-    hidden_chars: int,
-) -> StageSpec:
-    hello = Starting(
-        protocol_version=PROTOCOL_VERSION,
-        version=__version__,
-        python="3",
-        pid=0,
-        host="paced",
-        nonce="NONCE",
-    )
-    ready = Ready(
-        pid=0,
-        stage=stage,
-        num_stages=num_stages,
-        protocol_version=PROTOCOL_VERSION,
-        version=__version__,
-        layer_range=(stage, stage + 1),
-        total_blocks=num_stages,
-        hidden_dim=hidden_chars * 3 // 8,
-        vocab_size=100,
-        capabilities=capabilities,
-        max_rows=max_rows,
-    )
-    lines = (encode_event(hello, Envelope(stage=stage)), encode_ready(ready))
-    told = [line.decode().strip() for line in lines]
-    words = (*told, json.dumps(asdict(pace)), str(hidden_chars))
-    return StageSpec(
-        stage=stage,
-        num_stages=num_stages,
-        host="paced",
-        transport="command",
-        code="installed",
-        command=(sys.executable, "-I", "-S", str(PROGRAM), *words),
-    )

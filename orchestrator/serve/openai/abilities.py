@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from orchestrator.pipeline import Pipeline
 from orchestrator.request import GenerationRequest
 from orchestrator.serve.errors import refusal
@@ -22,13 +24,19 @@ def check_abilities(pipeline: Pipeline, request: GenerationRequest) -> None:
             Capability.BIAS,
             pipeline.hosts[-1],
         )
-    past = [token_id for token_id in request.logit_bias if token_id >= pipeline.facts.vocab_size]
-    if past:
-        raise refusal(
-            "logit_bias",
-            f"'logit_bias' names token {past[0]}, but the model's ids are below "
-            f"{pipeline.facts.vocab_size}",
-        )
+    check_tokens(pipeline, "logit_bias", request.logit_bias)
+
+
+def check_tokens(pipeline: Pipeline, param: str, tokens: Iterable[int]) -> None:
+    """Refuse token ids that the model does not have; `param` is the field that names them.
+
+    Raises:
+        ApiError: it has one.
+    """
+    size = pipeline.facts.vocab_size
+    past = next((token_id for token_id in tokens if token_id >= size), None)
+    if past is not None:
+        raise refusal(param, f"'{param}' names token {past}, but the model's ids are below {size}")
 
 
 def check_chat(pipeline: Pipeline, *, with_tools: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.request import GenerationRequest
 from orchestrator.serve.errors import refusal
-from orchestrator.serve.limits import Limits
+from orchestrator.serve.limits import CHOICES_FLAG, NEW_TOKENS_FLAG, Limits
 from orchestrator.serve.openai.fields import Fields
 from worker.protocol.ops import Sampling
 
@@ -69,7 +69,7 @@ def read_asked(fields: Fields, limits: Limits, top_logprobs: int | None) -> Aske
     stream = fields.flag("stream")
     # The bounds of OpenAI's documentation; top_k to ignore_eos are what other servers call them.
     return Asked(
-        n=fields.integer("n", 1, 1, limits.max_choices),
+        n=fields.integer("n", 1, 1, limits.max_choices, CHOICES_FLAG),
         stream=stream,
         include_usage=_include_usage(fields, stream=stream),
         sampling=Sampling(
@@ -98,7 +98,7 @@ def read_max_tokens(fields: Fields, name: str, limits: Limits, low: int) -> int 
     """
     if not fields.has(name):
         return None
-    return fields.integer(name, low, low, limits.max_new_tokens)
+    return fields.integer(name, low, low, limits.max_new_tokens, NEW_TOKENS_FLAG)
 
 
 def _include_usage(fields: Fields, *, stream: bool) -> bool:

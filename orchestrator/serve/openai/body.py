@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from starlette.requests import Request
 
 from orchestrator.serve.errors import ApiError, refusal
+from orchestrator.serve.limits import BODY_FLAG
 
 _JSON_TYPE = "application/json"
 # Whoever writes a part of the body out again has no room for any depth.
@@ -112,8 +113,8 @@ async def read_bytes(request: Request, max_bytes: int) -> bytes:
 def _too_large(seen: str, max_bytes: int) -> ApiError:
     return ApiError(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        f"the body has {seen}, at most {max_bytes} are read here; send less, or ask whoever runs "
-        "the server to raise its limit",
+        f"the body has {seen}, at most {max_bytes} are read here ({BODY_FLAG} of the server); send "
+        "less",
         code="request_too_large",
     )
 

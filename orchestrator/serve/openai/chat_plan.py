@@ -52,7 +52,7 @@ async def plan_chat(service: Service, request: ChatRequest) -> Plan:
     if request.logprobs:
         check_logprobs(service.pipeline, of_prompt=False)
         vocabulary = await service.pipeline.vocabulary()
-    prompt = Prompt(service, base, "messages")
+    prompt = Prompt(service, base, "messages", request.max_tokens_field)
     choices = [
         Choice(
             index=number,

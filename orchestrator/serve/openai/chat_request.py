@@ -22,6 +22,7 @@ class ChatRequest:
 
     Attributes:
         max_new_tokens: most tokens of an answer; None: as many as fit.
+        max_tokens_field: the field that says so, as the client calls it.
         logprobs: whether the probability of each token is told.
         response_format: what the answer must be, as it came; None: any text.
         template_options: more variables for the chat template.
@@ -31,6 +32,7 @@ class ChatRequest:
     asked: Asked
     messages: tuple[dict[str, Any], ...]
     max_new_tokens: int | None
+    max_tokens_field: str
     logprobs: bool
     tools: Tools | None
     response_format: dict[str, Any] | None
@@ -44,6 +46,7 @@ def read_chat_request(body: Mapping[str, Any], limits: Limits) -> ChatRequest:
         ApiError: a field is not what it must be, not served, or unknown; it is named.
     """
     fields = Fields(body)
+    fields.belongs("prompt", "/v1/completions")
     model, messages = fields.needed_text("model"), read_messages(fields)
     logprobs = fields.flag("logprobs")
     has_top = fields.has("top_logprobs")
@@ -62,11 +65,13 @@ def read_chat_request(body: Mapping[str, Any], limits: Limits) -> ChatRequest:
         raise refusal(
             "ignore_eos", "'ignore_eos' is true, but the answer has to end where its form is whole"
         )
+    max_tokens_field = _max_tokens_field(fields)
     request = ChatRequest(
         model=model,
         asked=asked,
         messages=messages,
-        max_new_tokens=_max_tokens(fields, limits),
+        max_new_tokens=read_max_tokens(fields, max_tokens_field, limits, 1),
+        max_tokens_field=max_tokens_field,
         logprobs=logprobs,
         tools=tools,
         response_format=response_format,
@@ -77,13 +82,13 @@ def read_chat_request(body: Mapping[str, Any], limits: Limits) -> ChatRequest:
     return request
 
 
-def _max_tokens(fields: Fields, limits: Limits) -> int | None:
-    if fields.has("max_tokens") and fields.has("max_completion_tokens"):
+def _max_tokens_field(fields: Fields) -> str:
+    older, newer = fields.has("max_tokens"), fields.has("max_completion_tokens")
+    if older and newer:
         raise refusal(
             "max_tokens", "'max_tokens' and 'max_completion_tokens' are the same: give one of them"
         )
-    newer = read_max_tokens(fields, "max_completion_tokens", limits, 1)
-    return newer or read_max_tokens(fields, "max_tokens", limits, 1)
+    return "max_completion_tokens" if newer else "max_tokens"
 
 
 def _response_format(fields: Fields) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.serve.openai.abilities import check_abilities, check_logprobs
+from orchestrator.serve.openai.abilities import check_abilities, check_logprobs, check_tokens
 from orchestrator.serve.openai.choice import Choice
 from orchestrator.serve.openai.completion_reply import CompletionReply
 from orchestrator.serve.openai.completion_request import CompletionRequest
@@ -28,6 +28,9 @@ async def plan_completion(service: Service, request: CompletionRequest) -> Plan:
         OpRejected, StageFailure: see `Pipeline.vocabulary`.
     """
     asked, heading = request.asked, Heading.new("cmpl", service)
+    for prompt in request.prompts:
+        if not isinstance(prompt, str):
+            check_tokens(service.pipeline, "prompt", prompt)
     vocabulary = None
     if request.logprobs:
         check_logprobs(service.pipeline, of_prompt=request.echo)
@@ -60,7 +63,7 @@ def _choices(
     asked, is_text = request.asked, isinstance(prompt, str)
     given: dict[str, Any] = {"prompt": prompt} if is_text else {"tokens": prompt}
     base = asked.request(f"{heading.id}-{first}", **given)
-    shared = Prompt(service, base, "prompt")
+    shared = Prompt(service, base, "prompt", "max_tokens")
     echo = None
     if request.echo:
         echo = Echo(

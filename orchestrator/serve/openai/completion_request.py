@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.serve.errors import refusal
-from orchestrator.serve.limits import Limits
+from orchestrator.serve.limits import CHOICES_FLAG, Limits
 from orchestrator.serve.openai.asked import MAX_TOP_LOGPROBS, Asked, read_asked, read_max_tokens
-from orchestrator.serve.openai.fields import Fields
+from orchestrator.serve.openai.fields import Fields, lacking
 
 # What OpenAI's documentation says where nothing is asked for.
 DEFAULT_NEW_TOKENS = 16
@@ -41,6 +41,7 @@ def read_completion_request(body: Mapping[str, Any], limits: Limits) -> Completi
         ApiError: a field is not what it must be, not served, or unknown; it is named.
     """
     fields = Fields(body)
+    fields.belongs("messages", "/v1/chat/completions")
     model, prompts = fields.needed_text("model"), _prompts(fields)
     logprobs = fields.has("logprobs")
     top_logprobs = fields.integer("logprobs", 0, 0, MAX_TOP_LOGPROBS)
@@ -59,7 +60,8 @@ def read_completion_request(body: Mapping[str, Any], limits: Limits) -> Completi
         raise refusal(
             "prompt",
             f"{len(prompts)} prompts with n = {request.asked.n} ask for {choices} answers, at most "
-            f"{limits.max_choices} are given to one request; send several requests",
+            f"{limits.max_choices} are given to one request ({CHOICES_FLAG} of the server); send "
+            "several requests",
         )
     fields.text("user")
     fields.only("suffix", [], "no text is put in between two others; leave it away")
@@ -71,7 +73,7 @@ def read_completion_request(body: Mapping[str, Any], limits: Limits) -> Completi
 def _prompts(fields: Fields) -> tuple[str | tuple[int, ...], ...]:
     value = fields.take("prompt")
     if value is None or value == []:
-        raise refusal("prompt", "'prompt' is missing or empty; give a string or token ids")
+        raise refusal("prompt", f"'prompt' is {lacking(value)}; give a string or token ids")
     if isinstance(value, str):
         return (value,)
     if isinstance(value, list):
@@ -79,7 +81,13 @@ def _prompts(fields: Fields) -> tuple[str | tuple[int, ...], ...]:
             return (tuple(value),)
         if all(isinstance(one, str) for one in value):
             return tuple(value)
-        if all(isinstance(one, list) and one and _are_ids(one) for one in value):
+        if all(isinstance(one, list) and _are_ids(one) for one in value):
+            if [] in value:
+                raise refusal(
+                    "prompt",
+                    f"'prompt' has an empty list of token ids at {value.index([])}; give at least "
+                    "one id",
+                )
             return tuple(tuple(one) for one in value)
     raise fields.refused(
         "prompt", value, "a string, a list of strings, a list of token ids or a list of such lists"

@@ -47,8 +47,9 @@ def api_error_of(error: Exception) -> ApiError | None:
 
 def _rejected(error: OpRejected) -> ApiError:
     if error.code in _CLIENTS_FAULT:
+        # Which stage said so, and to which op, is nothing that the client could mend.
         return refusal(
-            None, str(error), code=TOO_LONG if error.code == ErrorCode.CONTEXT_FULL else None
+            None, error.text, code=TOO_LONG if error.code == ErrorCode.CONTEXT_FULL else None
         )
     if error.code == ErrorCode.OUT_OF_MEMORY:
         return _unavailable(str(error), "out_of_memory", _RETRY_AFTER_S)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from orchestrator.serve.errors import ApiError, refusal
+from orchestrator.spelling import closest
 
 _SHOWN_CHARS = 60
 
@@ -23,6 +24,8 @@ class Fields:
     def __init__(self, values: Mapping[str, Any], path: str = "") -> None:
         self._left = {name: value for name, value in values.items() if value is not None}
         self._path = path
+        # Whatever was asked for, given or not: what a misspelt name may have been meant to be.
+        self._known: dict[str, None] = {}
 
     def name(self, field: str) -> str:
         """Return the full name of a field."""
@@ -35,6 +38,7 @@ class Fields:
 
     def has(self, field: str) -> bool:
         """Tell whether a field is given and not yet taken."""
+        self._known[field] = None
         return field in self._left
 
     def names(self) -> tuple[str, ...]:
@@ -43,6 +47,7 @@ class Fields:
 
     def take(self, field: str) -> Any:
         """Return a field's value as it is; None where it is absent."""
+        self._known[field] = None
         return self._left.pop(field, None)
 
     def number(self, field: str, default: float, low: float, high: float) -> float:
@@ -54,15 +59,18 @@ class Fields:
             raise self.refused(field, value, f"a number from {low:g} to {high:g}")
         return float(value)
 
-    def integer(self, field: str, default: int, low: int, high: int | None = None) -> int:
-        """Return an integer from `low` to `high`."""
+    def integer(
+        self, field: str, default: int, low: int, high: int | None = None, flag: str | None = None
+    ) -> int:
+        """Return an integer from `low` to `high`; `flag` is the server's that sets `high`."""
         value = self.take(field)
         if value is None:
             return default
         # A boolean is no integer here.
         if type(value) is not int or value < low or (high is not None and value > high):
             bound = f"of at least {low}" if high is None else f"from {low} to {high}"
-            raise self.refused(field, value, f"an integer {bound}")
+            whose = "" if high is None or flag is None else f" ({flag} of the server)"
+            raise self.refused(field, value, f"an integer {bound}{whose}")
         return value
 
     def flag(self, field: str, default: bool = False) -> bool:
@@ -86,7 +94,7 @@ class Fields:
         value = self.text(field)
         if not value:
             name = self.name(field)
-            raise refusal(name, f"'{name}' is missing or empty; give a string")
+            raise refusal(name, f"'{name}' is {lacking(value)}; give a string")
         return value
 
     def word(self, field: str, words: Collection[str], default: str | None = None) -> str:
@@ -113,7 +121,9 @@ class Fields:
 
     def only(self, field: str, allowed: Collection[Any], why: str) -> None:
         """Accept a field where it asks for what is done anyway."""
-        value = self.take(field)
+        value = self._left.pop(field, None)
+        if allowed:
+            self._known[field] = None
         if value is not None and not any(_same(value, one) for one in allowed):
             name = self.name(field)
             raise refusal(
@@ -122,13 +132,27 @@ class Fields:
                 code="unsupported_value",
             )
 
-    def end(self) -> None:
-        """Refuse whatever was not taken."""
-        if self._left:
-            name = self.name(next(iter(self._left)))
+    def belongs(self, field: str, path: str) -> None:
+        """Refuse a field of another endpoint."""
+        if field in self._left:
             raise refusal(
-                name, f"unknown field '{name:.200}': leave it away", code="unknown_parameter"
+                field,
+                f"'{field}' belongs to {path}: ask there, or leave it away",
+                code="unknown_parameter",
             )
+
+    def end(self) -> None:
+        """Refuse whatever was not taken, naming the field that it may have been meant to be."""
+        if self._left:
+            field = next(iter(self._left))
+            name, meant = self.name(field), closest(field, self._known)
+            hint = "leave it away" if meant is None else f"did you mean '{self.name(meant)}'?"
+            raise refusal(name, f"unknown field '{name:.200}': {hint}", code="unknown_parameter")
+
+
+def lacking(value: object) -> str:
+    """Return what is wrong with a value that is needed and is not there."""
+    return "missing" if value is None else "empty"
 
 
 def _same(value: object, other: object) -> bool:

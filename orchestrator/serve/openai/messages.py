@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.serve.errors import refusal
-from orchestrator.serve.openai.fields import Fields
+from orchestrator.serve.openai.fields import Fields, lacking
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -20,7 +20,7 @@ def read_messages(fields: Fields) -> tuple[dict[str, Any], ...]:
     """
     values = fields.list("messages")
     if not values:
-        raise refusal("messages", "'messages' is missing or empty; send at least one message")
+        raise refusal("messages", f"'messages' is {lacking(values)}; send at least one message")
     return tuple(_message(fields, index, value) for index, value in enumerate(values))
 
 

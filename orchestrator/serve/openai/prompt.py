@@ -8,6 +8,7 @@ from orchestrator.failures import OpRejected
 from orchestrator.generate import prompt_tokens
 from orchestrator.request import DEFAULT_NEW_TOKENS, GenerationRequest
 from orchestrator.serve.errors import refusal
+from orchestrator.serve.limits import PROMPT_TOKENS_FLAG
 from orchestrator.serve.openai.prompt_size import fewest_tokens
 from orchestrator.serve.service import Service
 from worker.protocol.errors import ErrorCode
@@ -22,12 +23,16 @@ class Prompt:
         service: whose stages make them.
         request: has the prompt.
         param: the field that holds it.
+        max_tokens_param: the field that bounds the answer.
     """
 
-    def __init__(self, service: Service, request: GenerationRequest, param: str) -> None:
+    def __init__(
+        self, service: Service, request: GenerationRequest, param: str, max_tokens_param: str
+    ) -> None:
         self._service = service
         self._request = request
         self._param = param
+        self._max_tokens_param = max_tokens_param
         self._lock = asyncio.Lock()
         self._tokens: tuple[int, ...] | None = None
 
@@ -59,15 +64,20 @@ class Prompt:
             raise refusal(self._param, rejected.text) from None
 
     async def _check_size(self) -> None:
-        limits = (self._service.limits.max_prompt_tokens, self._service.pipeline.facts.max_context)
-        limit = min((most for most in limits if most), default=None)
+        given, context = (
+            self._service.limits.max_prompt_tokens,
+            self._service.pipeline.facts.max_context,
+        )
+        limit = min((most for most in (given, context) if most), default=None)
         if limit is None:
             return
         fewest = await fewest_tokens(self._service.pipeline, self._request, limit)
         if fewest > limit:
             raise refusal(
                 self._param,
-                f"the prompt has at least {fewest} tokens, at most {limit} fit; shorten it",
+                f"the prompt has at least {fewest} tokens, "
+                + (f"{_at_most(limit)}" if limit == given else f"the context holds {limit}")
+                + "; shorten it",
                 code=TOO_LONG,
             )
 
@@ -82,14 +92,19 @@ class Prompt:
         if wanted is None:
             room = context and max(1, context - num_tokens)
             wanted = min((most for most in (room, limit) if most), default=DEFAULT_NEW_TOKENS)
-        if context is not None and num_tokens + wanted > context:
+        if context is None or num_tokens + wanted <= context:
+            return wanted
+        says = f"the prompt has {num_tokens} tokens and the context holds {context}"
+        if num_tokens + min(wanted, 1) > context:
             raise refusal(
-                self._param,
-                f"the prompt has {num_tokens} tokens and {wanted} new ones are asked for, but the "
-                f"context holds {context}; shorten the prompt or ask for fewer",
-                code=TOO_LONG,
+                self._param, f"{says}, which leaves no place; shorten the prompt", code=TOO_LONG
             )
-        return wanted
+        raise refusal(
+            self._max_tokens_param,
+            f"'{self._max_tokens_param}' is {wanted}, but {says}; ask for at most "
+            f"{context - num_tokens}, or shorten the prompt",
+            code=TOO_LONG,
+        )
 
     def _check(self, num_tokens: int) -> None:
         limit = self._service.limits.max_prompt_tokens
@@ -98,6 +113,10 @@ class Prompt:
         if limit is not None and num_tokens > limit:
             raise refusal(
                 self._param,
-                f"the prompt has {num_tokens} tokens, at most {limit} are taken here; shorten it",
+                f"the prompt has {num_tokens} tokens, {_at_most(limit)}; shorten it",
                 code=TOO_LONG,
             )
+
+
+def _at_most(limit: int) -> str:
+    return f"at most {limit} are taken here ({PROMPT_TOKENS_FLAG} of the server)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from types import MappingProxyType
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +19,7 @@ from orchestrator.serve.openai.failure import api_error_of
 from orchestrator.serve.openai.models import check_model, list_models, show_model
 from orchestrator.serve.openai.plan import Plan
 from orchestrator.serve.openai.presence import while_present
+from orchestrator.serve.openai.room import check_room
 from orchestrator.serve.openai.whole import whole_response
 from orchestrator.serve.service import Service, service_of
 
@@ -33,6 +35,7 @@ async def complete_chat(http: Request) -> Response:
     body = await read_object(http, service.limits.max_body_bytes)
     request = read_chat_request(body, service.limits)
     check_model(service, request.model)
+    check_room(service.desk, request.asked.n)
     return await _answered(service, http, lambda: plan_chat(service, request))
 
 
@@ -47,6 +50,7 @@ async def complete_text(http: Request) -> Response:
     body = await read_object(http, service.limits.max_body_bytes)
     request = read_completion_request(body, service.limits)
     check_model(service, request.model)
+    check_room(service.desk, request.asked.n, len(request.prompts))
     return await _answered(service, http, lambda: plan_completion(service, request))
 
 
@@ -74,3 +78,5 @@ ROUTES = (
     Route("/v1/chat/completions", complete_chat, methods=["POST"]),
     Route("/v1/completions", complete_text, methods=["POST"]),
 )
+# OpenAI's newer interface, which clients may ask for first.
+INSTEAD = MappingProxyType({"/responses": "/v1/chat/completions"})

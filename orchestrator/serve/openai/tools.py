@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.serve.errors import refusal
 from orchestrator.serve.openai.fields import Fields
+from orchestrator.tool_calls.call import is_object_schema
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _CHOICES = ("none", "auto", "required")
@@ -78,6 +79,8 @@ def _tool(fields: Fields, index: int, value: object) -> tuple[dict[str, Any], bo
     if (description := told.text("description")) is not None:
         shown["description"] = description
     if (parameters := told.object("parameters")) is not None:
+        if not is_object_schema(parameters):
+            raise told.refused("parameters", parameters, 'an object schema ("type": "object")')
         shown["parameters"] = parameters
     is_strict = told.flag("strict")
     told.end()

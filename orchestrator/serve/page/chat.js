@@ -8,10 +8,6 @@ import { Speech } from "./speech.js";
 import { load, save } from "./store.js";
 import { Timing } from "./timing.js";
 
-const ENDS = {
-  stop: { kind: "done" },
-  length: { kind: "cut", note: "Cut at the limit of tokens. Settings has the limit." },
-};
 const STOPPED = { kind: "stopped", note: "Stopped." };
 // How near the end of the page one must be to be taken along as it grows.
 const NEAR_PX = 60;
@@ -20,12 +16,15 @@ export class Chat {
   #views = [];
   #speech = new Speech();
   #stopping = null;
-  #model;
+  #server;
   #onBusy;
 
-  /** `model()` tells, some time, what the model is called; `onBusy(bool)` is told when an answer begins and ends. */
-  constructor(model, onBusy) {
-    this.#model = model;
+  /**
+   * `server.model()` tells, some time, what the model is called, and `server.mostTokens` the server's limit of an
+   * answer; `onBusy(bool)` is told when an answer begins and ends.
+   */
+  constructor(server, onBusy) {
+    this.#server = server;
     this.#onBusy = onBusy;
     for (const turn of load("turns", [])) {
       // The page was left before the end.
@@ -82,8 +81,9 @@ export class Chat {
     view.begin();
     this.#scroll(true);
     try {
-      const reason = await this.#hear(view, timing, stopping.signal);
-      turn.end = ENDS[reason] ?? { kind: "cut", note: `Ended: ${reason}.` };
+      const body = await this.#body();
+      const reason = await this.#hear(view, timing, body, stopping.signal);
+      turn.end = endOf(reason, body.max_tokens, this.#server.mostTokens, timing.facts()?.tokens);
     } catch (error) {
       turn.end = stopping.signal.aborted ? STOPPED : brokenEnd(error, turn.answer);
       if (!(error instanceof Broken) && !stopping.signal.aborted) console.error(error);
@@ -99,10 +99,10 @@ export class Chat {
   }
 
   /** Take the answer in as it comes and return why it ended. */
-  async #hear(view, timing, signal) {
+  async #hear(view, timing, body, signal) {
     const { turn } = view;
     let reason = null;
-    for await (const { choices, usage } of answerOf(await this.#body(), signal)) {
+    for await (const { choices, usage } of answerOf(body, signal)) {
       const text = choices[0]?.delta?.content;
       if (text) {
         timing.count();
@@ -129,7 +129,7 @@ export class Chat {
       if (answer) messages.push({ role: "user", content: question }, { role: "assistant", content: answer });
     }
     messages.push({ role: "user", content: newest.question });
-    return { model: await this.#model(), messages, ...asFields() };
+    return { model: await this.#server.model(), messages, ...asFields() };
   }
 
   #isAtEnd() {
@@ -151,6 +151,15 @@ export class Chat {
   #keep() {
     save("turns", this.#views.map((view) => view.turn));
   }
+}
+
+/** Say how an answer ended; `wanted` is the limit of the settings, if they have one. */
+function endOf(reason, wanted, mostTokens, tokens) {
+  if (reason === "stop") return { kind: "done" };
+  if (reason !== "length") return { kind: "cut", note: `Ended: ${reason}.` };
+  if (wanted !== undefined) return { kind: "cut", note: "Cut at the limit of tokens. Settings has the limit." };
+  if (tokens === mostTokens) return { kind: "cut", note: `Cut at ${tokens} tokens: this server's own limit.` };
+  return { kind: "cut", note: "Cut where the model's context is full." };
 }
 
 function brokenEnd(error, answer) {

@@ -13,7 +13,7 @@ const panel = new Panel(({ model }) => {
   byId("model").title = model;
   document.title = `${model} · Stageline`;
 });
-const chat = new Chat(() => panel.model(), (isBusy) => {
+const chat = new Chat(panel, (isBusy) => {
   byId("send").hidden = isBusy;
   byId("stop").hidden = !isBusy;
   document.body.classList.toggle("is-busy", isBusy);

@@ -66,6 +66,11 @@ export class Panel {
     return this.#status?.model ?? "";
   }
 
+  /** Return how many tokens an answer has at most where the settings have no limit; null: what the context holds. */
+  get mostTokens() {
+    return this.#status?.max_new_tokens ?? null;
+  }
+
   #show(status) {
     this.#status = status;
     byId("panel").classList.remove("stale");

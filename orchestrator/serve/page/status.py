@@ -7,12 +7,14 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from orchestrator import __version__
+from orchestrator.request import DEFAULT_NEW_TOKENS
 from orchestrator.serve.service import Service
 
 
 def status_of(service: Service) -> dict[str, Any]:
     """Return the state of the server as JSON has it.
 
+    `max_new_tokens` bounds an answer that asks for no bound; null: it may fill the context.
     `layers` is half-open; `busy_share` is of the last seconds, 0 to 1; `generated_tokens`,
     `prompt_tokens` and `cached_tokens` count from the start of the server.
     """
@@ -23,6 +25,7 @@ def status_of(service: Service) -> dict[str, Any]:
         "version": __version__,
         "num_layers": pipeline.facts.num_layers,
         "max_context": pipeline.facts.max_context,
+        "max_new_tokens": _most_new_tokens(service),
         "stages": _stages_of(service),
         "running": desk.running,
         "queued": desk.queued,
@@ -33,6 +36,11 @@ def status_of(service: Service) -> dict[str, Any]:
         "cached_tokens": _count(registry, "stageline_cached_prompt_tokens_total"),
         "failure": None if failure is None else str(failure),
     }
+
+
+def _most_new_tokens(service: Service) -> int | None:
+    limit = service.limits.max_new_tokens
+    return limit or (None if service.pipeline.facts.max_context else DEFAULT_NEW_TOKENS)
 
 
 def _stages_of(service: Service) -> list[dict[str, Any]]:
