@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from worker.backends.transformers.lean_imports import lean_imports
+
 ROOT = Path(__file__).resolve().parent.parent
 VERIFIED = ROOT / "worker" / "model" / "verified.json"
 MIN_PASSING = 115
@@ -171,7 +173,9 @@ def _run_here(types: list[str], work: Path) -> int:
     import torch
     import transformers
 
-    from tools.arch_engine import check_type
+    # As a worker does: what it leaves out of the libraries must be missed by no model's code.
+    with lean_imports():
+        from tools.arch_engine import check_type
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
