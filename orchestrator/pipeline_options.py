@@ -42,9 +42,6 @@ class PipelineOptions(PlanOptions):
         if self.model_id is None and not self.stub:
             model, stub = named("model_id"), named("stub", True)
             return f"give {model} (a folder or a hub id), or {stub} for workers without a model"
-        if self.model_id is not None and self.stub:
-            model, stub = named("model_id"), named("stub", True)
-            return f"{model} is of no use with {stub}; give one of them"
         if self.speculate == "draft" and draft is None:
             return f"{named('speculate', 'draft')} needs {draft_id} (a folder or a hub id)"
         if self.speculate in ("off", "ngram") and draft is not None:

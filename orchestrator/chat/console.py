@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import select
+import signal
 import sys
+from typing import TextIO
 
+from orchestrator.interruption import Interrupted
 from orchestrator.run_report import end_line
 from orchestrator.stderr import say
 from orchestrator.text_output import TextOutput
@@ -39,17 +43,25 @@ class Console:
 
         Raises:
             EOFError: there is no further one.
+            Interrupted: the terminal was closed; its SIGHUP may come later than the end of input.
         """
         self._prompt = prompt if self.is_terminal else None
         try:
-            if self._edits:
-                return input(prompt)
-            if self._prompt is not None:
-                sys.stderr.write(prompt)
-                sys.stderr.flush()
-            line = "" if sys.stdin is None else sys.stdin.readline()
+            return self._read_line(prompt)
+        except EOFError:
+            if self.is_terminal and _is_closed(sys.stdin):
+                raise Interrupted(signal.SIGHUP) from None
+            raise
         finally:
             self._prompt = None
+
+    def _read_line(self, prompt: str) -> str:
+        if self._edits:
+            return input(prompt)
+        if self._prompt is not None:
+            sys.stderr.write(prompt)
+            sys.stderr.flush()
+        line = "" if sys.stdin is None else sys.stdin.readline()
         if not line:
             raise EOFError
         return line.removesuffix("\n").removesuffix("\r")
@@ -112,3 +124,9 @@ def _is_terminal(stream: object) -> bool:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return bool(stream.isatty())  # type: ignore[attr-defined]
     return False
+
+
+def _is_closed(terminal: TextIO) -> bool:
+    poll = select.poll()
+    poll.register(terminal, 0)
+    return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))

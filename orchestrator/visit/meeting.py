@@ -31,6 +31,7 @@ async def met(
         VisitFailed: it does not answer.
     """
     pauses, until_s = login_pauses(Timeouts()), 0.0
+    dropped: VisitFailed | None = None
     while True:
         async with AsyncExitStack() as hold:
             try:
@@ -38,13 +39,16 @@ async def met(
                     until_s = until_s or time.monotonic() + limit_s
                     visit = await hold.enter_async_context(Visit(spec, python))
                     left_s = max(0.0, until_s - time.monotonic())
-                    interpreter = await visit.meet(round(left_s, 1))
+                    interpreter = await visit.meet(max(round(left_s, 1), 0.1))
             except VisitFailed as failed:
+                if dropped is not None and time.monotonic() >= until_s:
+                    raise dropped from None  # What was dropped took the time, not this one.
                 pause_s = next(pauses, None)
                 if not failed.dropped or pause_s is None:
                     raise
                 if time.monotonic() + pause_s > until_s:
                     raise
+                dropped = failed
             else:
                 yield visit, interpreter
                 return

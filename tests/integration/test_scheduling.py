@@ -47,6 +47,9 @@ def test_requests_go_together_and_get_what_they_get_alone(num_stages: int) -> No
     asked = Ask(8, sampled=True, max_new_tokens=20)
 
     async def act(pipeline: Stages, watch: Watch) -> tuple[list[list[int]], int]:
+        for pace in pipeline._scheduler._route.paces:
+            # To stages that work for no time a busy machine is a long link, and all go alone.
+            pace.heard = lambda op: None  # type: ignore[method-assign]
         got = await answers(pipeline, watch, asked.requests())
         return got, sum(record.op == "together" for record in watch.ops)
 

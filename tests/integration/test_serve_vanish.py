@@ -39,7 +39,7 @@ def test_the_caches_of_answers_that_nobody_waits_for_are_freed(tmp_path: Path) -
         with ExitStack() as clients:
             for number in range(8):
                 clients.enter_context(closing(begin(server, f"{number}{PROMPT}")))
-            assert caches_held(server, tmp_path) == [8, 8]
+            server.wait_until(lambda: caches_held(server, tmp_path) == [8, 8])
         until_idle(server)
         assert caches_held(server, tmp_path) == [0, 0]
 

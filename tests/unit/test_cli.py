@@ -97,7 +97,6 @@ def test_stop_may_be_given_several_times() -> None:
             (*RUN, "--speculate", "off", "--draft-model-id", "m"),
             "--draft-model-id is of no use with --speculate off",
         ),
-        ((*RUN, "--model-id", "m"), "--model-id is of no use with --stub; give one of them"),
         (
             (*RUN, "--draft-model-id", "m"),
             "--draft-model-id is of no use with --stub; give one of them",

@@ -20,5 +20,5 @@ def test_ctrl_c_while_python_imports_is_no_traceback(monkeypatch: pytest.MonkeyP
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_parsers", interrupted)
+    monkeypatch.setattr(cli, "_parser", interrupted)
     assert cli.main(["doctor"]) == 130
