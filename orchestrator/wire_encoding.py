@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 from orchestrator.chunk import Chunk
@@ -51,7 +51,7 @@ class WireEncoding:
                     "which orchestrator setup installs)"
                 )
 
-    def of(self, chunk: Chunk, received_bytes_s: float | None) -> str:
+    def of(self, chunk: Chunk, received_bytes_s: Callable[[], float | None]) -> str:
         """Return how a stage shall encode what it replies to a chunk.
 
         Args:
@@ -62,15 +62,16 @@ class WireEncoding:
         self.used.add(name)
         return name
 
-    def _choice(self, chunk: Chunk, received_bytes_s: float | None) -> Encoding:
+    def _choice(self, chunk: Chunk, received_bytes_s: Callable[[], float | None]) -> Encoding:
         if self._asked == Encoding.INT8_ROW_TOP8:
             return Encoding.INT8_ROW_TOP8
+        # One row is too short for packing to gain a round trip, or any time to speak of.
+        if len(chunk.tokens) == 1 or chunk.is_step:
+            return Encoding.BF16
         packs = self._asked == Encoding.BF16_PLANES_ZSTD or (
             self._asked == AUTO
             and Encoding.BF16_PLANES_ZSTD in self._shared
-            and received_bytes_s is not None
-            and received_bytes_s <= SLOW_BYTES_S
+            and (bytes_s := received_bytes_s()) is not None
+            and bytes_s <= SLOW_BYTES_S
         )
-        # One row is too short for packing to gain a round trip, or any time to speak of.
-        is_prefill = not chunk.is_step and len(chunk.tokens) > 1
-        return Encoding.BF16_PLANES_ZSTD if packs and is_prefill else Encoding.BF16
+        return Encoding.BF16_PLANES_ZSTD if packs else Encoding.BF16

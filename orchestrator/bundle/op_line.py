@@ -29,5 +29,6 @@ def _beginning(stage: int, host: str, op: str) -> str:
     return _ENCODER.encode({"stage": stage, "host": host, "op": op})[:-1]
 
 
+@lru_cache(maxsize=256)
 def _named(rid: RequestId) -> str:
     return "" if rid is None else f',"rid":{_ENCODER.encode(rid)}'

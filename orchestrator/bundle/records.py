@@ -43,7 +43,8 @@ class StageRecord:
     command: tuple[str, ...] = rule(TEXTS, "how the process was started", ())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen: one is made for every op, and would cost twice as much.
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class OpRecord:
     """One op as the orchestrator saw it; `wall_ms` is when the line was sent."""
 

@@ -169,15 +169,15 @@ class BundleWriter:
         if not self._open:
             return
         try:
-            log = self._logs.get(name)
-            if log is None:
-                is_stderr = name.startswith("stderr/")
-                bounds = self._bounds
-                size_bytes = bounds.stderr_bytes if is_stderr else bounds.records_bytes
-                log = self._logs[name] = SegmentedLog(self.path / name, size_bytes)
-            log.append(data)
+            (self._logs.get(name) or self._begin(name)).append(data)
         except OSError as error:
             self._give_up(error)
+
+    def _begin(self, name: str) -> SegmentedLog:
+        is_stderr = name.startswith("stderr/")
+        size_bytes = self._bounds.stderr_bytes if is_stderr else self._bounds.records_bytes
+        log = self._logs[name] = SegmentedLog(self.path / name, size_bytes)
+        return log
 
     def _give_up(self, error: OSError) -> None:
         self._close_files()

@@ -67,6 +67,12 @@ class Links:
         self._links = [_Link() for _ in places[1:]]
         self._names = itertools.count()
         self._wanted = [False] * len(self._links)
+        self._are_wanted = False  # Every op asks.
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether there are, or may yet be, any links."""
+        return self._are_wanted
 
     @property
     def live(self) -> tuple[bool, ...]:
@@ -76,6 +82,7 @@ class Links:
     async def open(self) -> None:
         """Make the links that are wanted; one that cannot be made is done without."""
         self._wanted = self._wishes()
+        self._are_wanted = any(self._wanted)
         await asyncio.gather(
             *(self._make(i) for i, is_wanted in enumerate(self._wanted) if is_wanted)
         )
@@ -98,6 +105,7 @@ class Links:
     async def aclose(self) -> None:
         """Make no more links."""
         self._wanted = [False] * len(self._links)
+        self._are_wanted = False
         tasks = [link.making for link in self._links if link.making is not None]
         for task in tasks:
             task.cancel()

@@ -168,7 +168,7 @@ class Route:
 
     def _begin_pass(self, job: Job) -> Pass | None:
         """Send the ops of all stages that the one that is due is linked with; None if none is."""
-        if (end := self._end_of_pass([job])) <= job.hop:
+        if not self._links.are_wanted or (end := self._end_of_pass([job])) <= job.hop:
             return None
         requests = self._requests_through(job, end)
         return self._sent(job.hop, requests, job.timeout_s, is_step=job.is_step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from orchestrator.bundle.records import Recorder
 from orchestrator.failures import HostUnreachable, Hung, NotReady, StageFailure
@@ -140,7 +140,8 @@ class StageClient:
             # waits for room must not be expecting a reply.
             reply = link.write(process, request, line, late_s)
             on_sent()
-            return cast(R, await reply)
+            answer: R = await reply
+            return answer
         except TimeoutError:
             late = f"did not answer {request.op} within {limit_s:g} s; it or its host is too slow"
             raise link.fail(Hung(link.scene(), late)) from None

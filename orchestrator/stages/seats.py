@@ -108,7 +108,7 @@ class Seats:
     def encoding_of(self, index: int, chunk: Chunk) -> str:
         """Return how a stage shall encode what it replies to a chunk."""
         assert self._encoding is not None, "a pipeline that is not started runs nothing"
-        return self._encoding.of(chunk, self.all[index].client.received_bytes_s)
+        return self._encoding.of(chunk, lambda: self.all[index].client.received_bytes_s)
 
     async def free(self, rid: RequestId, end: int) -> None:
         """Free a KV cache on the stages `0:end` that serve."""
