@@ -46,7 +46,7 @@ def ready(*encodings: str) -> Ready:
 
 def chosen(asked: str, rate: float | None, *stages: Ready) -> list[str]:
     choice = WireEncoding(asked, ["a", "b", "c"], stages or (ready(*ALL),) * 2)
-    return [choice.of(chunk, rate) for chunk in (PREFILL, STEP, VERIFIED)]
+    return [choice.of(chunk, lambda: rate) for chunk in (PREFILL, STEP, VERIFIED)]
 
 
 @pytest.mark.parametrize(
