@@ -3,12 +3,13 @@
     python -m tools.accuracy [FOLDER] [--rounds N] [--threads N]
 
 `KL` is the mean divergence of the next token's distribution from that of bfloat16, `top1` how
-often both hold the same token the likeliest, `perplexity` that of the text. `step ms` is one
-decode step of the whole model, the median of rounds that take the kinds in turn, with the least
-and the most. Without a folder it is the demo model, twice: its weights come from a 4-bit file with
-groups of 32, so that kinds with just such groups keep them nearly as they are. What they do to
-weights as training leaves them is seen with the same model moved off that grid, by noise as wide
-as one of its levels. Prints a Markdown table for each.
+often both hold the same token the likeliest, `perplexity` that of the text, all by the kernels that
+decode steps have. `step ms` is one such step of the whole model, the median of rounds that take the
+kinds in turn, with the least and the most; with one thread it is time of the processor, which
+leaves out what a busy machine lets a thread wait. Without a folder it is the demo model, twice: its
+weights come from a 4-bit file with groups of 32, so that kinds with just such groups keep them
+nearly as they are. What they do to weights as training leaves them is seen with the same model
+moved off that grid, by noise as wide as one of its levels. Prints a Markdown table for each.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from transformers.utils.logging import disable_progress_bar
 from tools.bench.rounds import in_turn, spread
 from tools.demo_model import default_dir, demo_model
 from worker.model.architecture import Architecture
+from worker.model.engine import engaged
 from worker.model.load import load_stage
 from worker.model.load_options import LoadOptions
 from worker.model.quantized_cost import QUANTIZATIONS
@@ -38,6 +40,7 @@ from worker.protocol.stage import StageSlice
 TEXT = Path(__file__).with_name("accuracy_text.txt")
 _GRID, _LEVELS = 32, 15
 _STEP_POSITIONS = 64
+_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,17 @@ def whole_model(folder: Path, kind: str) -> StageRunner:
     """Load the model in `folder` as one stage."""
     layers = Architecture.read(folder).num_layers
     options = LoadOptions(quantization=kind)  # type: ignore[arg-type]
-    return StageRunner(load_stage(folder, StageSlice(0, layers, layers), options))
+    return engaged(load_stage(folder, StageSlice(0, layers, layers), options))
 
 
-@torch.inference_mode()
 def log_probabilities(runner: StageRunner, ids: torch.Tensor) -> torch.Tensor:
-    """Return those of the token after each of `ids`, float32 `[seq, vocab]`."""
-    logits: torch.Tensor = runner.loaded.model(input_ids=ids, use_cache=False).logits
-    return logits[0].float().log_softmax(-1)
+    """Return those of the token after each of `ids`, float32 `[seq, vocab]`.
+
+    A few rows at a time, by the kernels that decode steps have: those of prompts are others.
+    """
+    cache = runner.new_cache(max_length=ids.shape[1])
+    parts = [runner.forward(few, cache, want="row_logits") for few in ids.split(_ROWS, 1)]
+    return torch.cat(parts).float().log_softmax(-1)
 
 
 def loss(found: torch.Tensor, wanted: torch.Tensor, ids: torch.Tensor) -> Loss:
@@ -75,13 +81,14 @@ def loss(found: torch.Tensor, wanted: torch.Tensor, ids: torch.Tensor) -> Loss:
 
 def step_ms(runner: StageRunner, ids: torch.Tensor) -> float:
     """Return the median milliseconds of a decode step after a prompt, without its first ones."""
+    now_s = thread_time if torch.get_num_threads() == 1 else perf_counter
     cache = runner.new_cache(max_length=2 * _STEP_POSITIONS)
     runner.forward(ids[:, :_STEP_POSITIONS], cache, want="logits")
     took_ms = []
     for i in range(12):
-        began_s = perf_counter()
+        began_s = now_s()
         runner.forward(ids[:, i : i + 1], cache, want="logits")
-        took_ms.append((perf_counter() - began_s) * 1e3)
+        took_ms.append((now_s() - began_s) * 1e3)
     return sorted(took_ms[4:])[4]
 
 

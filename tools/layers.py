@@ -20,6 +20,7 @@ HEAVY = (
     "transformers",
     "accelerate",
     "bitsandbytes",
+    "llvmlite",
     "numpy",
     "tokenizers",
     "safetensors",
@@ -133,11 +134,11 @@ def no_hidden_state(module: Module) -> Iterator[tuple[int, str]]:
             if used.name in ENVIRONMENT:
                 yield used.line, f"{module.name} imports {used.name}: only {CONFIG_MODULES} may"
         aliases = import_aliases(module)
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             name = dotted(node, aliases) if isinstance(node, ast.Attribute) else None
             if name in ENVIRONMENT:
                 yield node.lineno, f"{module.name} uses {name}: only {CONFIG_MODULES} may"  # type: ignore[attr-defined]
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Global):
             yield node.lineno, f"{module.name} rebinds a global: state is passed, not hidden"
 
@@ -146,7 +147,7 @@ def messages_once(module: Module) -> Iterator[tuple[int, str]]:
     """No event is spelled out as a dict outside the protocol."""
     if not below(module.name, *PACKAGES) or below(module.name, "worker.protocol"):
         return
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.Dict):
             continue
         if any(isinstance(key, ast.Constant) and key.value == "event" for key in node.keys):

@@ -19,7 +19,10 @@ from orchestrator.visit.greeting import Interpreter
 
 DISTRIBUTION = "stageline"
 # What these are for; without one the other quantizations work.
-_ONLY_FOR = {"bitsandbytes": ("int8", "nf4")}
+_ONLY_FOR = {
+    "bitsandbytes": ("int8", "nf4"),
+    "llvmlite": ("int8-weight", "int4-weight"),
+}
 # The bits of an answer depend on them.
 _SAME_EVERYWHERE = ("torch", "transformers")
 

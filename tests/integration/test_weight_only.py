@@ -1,8 +1,7 @@
-"""Weights alone in 8 or 4 bits: a split gives the bits of torch's kernels in plain transformers."""
+"""Weights alone in 8 or 4 bits: a split gives the bits of the rule in plain transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from tests.support.rounded import Int4, Int8
 from tests.support.tiny import (
     Batch,
     reference_logits,
@@ -28,54 +28,6 @@ from worker.model.steps import StepRunner
 from worker.protocol.stage import StageSlice
 
 KINDS: tuple[Quantization, ...] = ("int8-weight", "int4-weight")
-KERNEL_ROWS = 16
-
-
-class Int8(nn.Module):
-    """A linear layer rounded here, on torch's kernel for weights of 8 bits."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        weight = linear.weight.detach().float()
-        self.scales = (weight.abs().amax(1) / 127).bfloat16()
-        levels = torch.round(weight / self.scales.float()[:, None])
-        self.levels, self.bias = levels.clamp(-127, 127).to(torch.int8), linear.bias
-        self.weights = self.levels.float() * self.scales.float()[:, None]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        assert x[..., 0].numel() <= KERNEL_ROWS
-        rows = x.reshape(-1, x.shape[-1])
-        return self.finished(torch.ops.aten._weight_int8pack_mm(rows, self.levels, self.scales), x)
-
-    def finished(self, out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        out = out if self.bias is None else out + self.bias
-        return out.reshape(*x.shape[:-1], -1)
-
-
-class Int4(Int8):
-    """The same with 4 bits in groups of 32 that reach from the least to the greatest weight."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__(linear)
-        rows, columns = linear.weight.shape
-        self.rows = rows
-        weight = torch.zeros(-(-rows // 64) * 64, columns // 32, 32)
-        weight[:rows] = linear.weight.detach().float().view(rows, -1, 32)
-        least, most = weight.min(-1, True).values, weight.max(-1, True).values
-        scale = ((most - least) / 15).clamp(min=torch.finfo(torch.bfloat16).tiny).bfloat16()
-        middle = (least + 8 * scale.float()).bfloat16()
-        levels = torch.round((weight - middle.float()) / scale.float() + 8).clamp(0, 15)
-        self.weights = ((levels - 8) * scale.float() + middle.float()).view(-1, columns)[:rows]
-        self.levels = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
-            levels.int().view(-1, columns), 1
-        )
-        self.scales = torch.cat([scale, middle], -1).transpose(0, 1).contiguous()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        assert x[..., 0].numel() <= KERNEL_ROWS
-        rows = x.reshape(-1, x.shape[-1])
-        out = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.levels, 32, self.scales)
-        return self.finished(out[:, : self.rows], x)
 
 
 ORACLES = {"int8-weight": Int8, "int4-weight": Int4}
@@ -97,7 +49,7 @@ def load_whole(folder: Path, kind: Quantization, layers: int = 6) -> LoadedStage
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("model_type", ["llama", "qwen2"])
-def test_a_split_gives_the_bits_of_the_kernels_in_plain_transformers(
+def test_a_split_gives_the_bits_of_the_rule_in_plain_transformers(
     tmp_path: Path, model_type: str, kind: Quantization
 ) -> None:
     folder = tiny_checkpoint(tmp_path / model_type, model_type)
@@ -145,25 +97,6 @@ def test_any_number_of_rows_gives_the_product_of_the_rounded_weights(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", [(576, 1536), (40, 96), (256, 8192)])
-def test_a_row_of_a_step_has_the_bits_it_has_alone(kind: str, shape: Sequence[int]) -> None:
-    """Seen with numbers that cancel each other, where another order of adding shows."""
-    rows, columns = shape
-    generator = torch.Generator().manual_seed(rows)
-    half = torch.randn(rows, columns // 2, generator=generator).bfloat16()
-    order = torch.randperm(columns // 2, generator=generator)
-    linear = nn.Linear(columns, rows, bias=False, dtype=torch.bfloat16)
-    linear.weight = nn.Parameter(torch.cat([half, -half[:, order]], 1), requires_grad=False)
-    kernel = ORACLES[kind](linear)
-    x = torch.randn(KERNEL_ROWS, columns // 2, generator=generator)
-    x = (x * torch.exp2(torch.randint(-6, 7, x.shape, generator=generator))).bfloat16()
-    x = torch.cat([x, x[:, order]], 1)
-    alone = torch.cat([kernel(row) for row in x.split(1)])
-    for count in range(1, KERNEL_ROWS + 1):
-        assert torch.equal(kernel(x[:count]), alone[:count]), count
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_packed_steps_are_single_steps(tmp_path: Path, kind: Quantization) -> None:
     runner = StageRunner(load_whole(tiny_checkpoint(tmp_path, "llama"), kind))
     ids = torch.arange(3, 43)[None]
@@ -184,7 +117,7 @@ def test_widths_that_fill_no_group_stay_bfloat16_and_are_named(tmp_path: Path) -
             "model.layers.1.mlp.down_proj, model.layers.2.mlp.down_proj and 3 more)."
         ),
     ]
-    assert loaded.numerics["linear"].startswith("torch int4-weight")
+    assert loaded.numerics["linear"].startswith("stageline int4-weight")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from worker.model.int4_groups import GROUP, pack_nibbles, unpack_nibbles
+from worker.model.int4_groups import pack_nibbles, unpack_nibbles
+from worker.model.lane_text import GROUP
 from worker.model.packing import NF4_BLOCK, pack_int8, pack_nf4, unpack_int8, unpack_nf4
 from worker.model.weight_only import pack_int8_rows, unpack_int8_rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-# Of torch's own CPU kernels, beside bitsandbytes' int8 and nf4.
+# Of weights alone, on CPUs; beside bitsandbytes' int8 and nf4.
 WEIGHT_ONLY = ("int8-weight", "int4-weight")
 
 
@@ -18,24 +18,18 @@ class QuantizationChoice:
         linears: module names.
         experts: names of fused expert parameters `[experts, rows, columns]`.
         left: modules or parameters that stay bfloat16 although they would be worth it, and why.
-        one_by_one: how many linears must not work on several steps at once, known when loaded.
     """
 
     quantization: str
     linears: tuple[str, ...]
     experts: tuple[str, ...]
     left: tuple[tuple[str, str], ...]
-    one_by_one: int = 0
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One sentence for each reason to leave something in bfloat16, or to work row by row."""
+        """One sentence for each reason to leave something in bfloat16."""
         reasons = Counter(reason for _, reason in self.left)
-        slow = (
-            f"{self.one_by_one} linear layers work on packed steps one by one: their kernel "
-            "rounds several of them otherwise."
-        )
-        return (slow,) * bool(self.one_by_one) + tuple(
+        return tuple(
             f"{count} of the weights stay bfloat16 instead of {self.quantization}: {reason} "
             f"({_shown([name for name, why in self.left if why == reason])})."
             for reason, count in reasons.items()
@@ -45,7 +39,7 @@ class QuantizationChoice:
     def numerics(self) -> dict[str, str]:
         """What decides the bits, for the ready line."""
         if self.quantization in WEIGHT_ONLY:
-            library, kernels = "torch", ", steps by its packed kernel, prefill in bfloat16"
+            library, kernels = "stageline", ", steps in whole numbers, prefill in bfloat16"
         else:
             library, kernels = "bitsandbytes", ""
         found = {"linear": f"{library} {self.quantization}{kernels}"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -13,8 +13,7 @@ from torch import nn
 from worker.model.errors import UnsupportedModel
 from worker.model.experts import expert_parameters
 from worker.model.heap import trim_heap
-from worker.model.int4_groups import GROUP
-from worker.model.kernel_trial import allow_rows
+from worker.model.lane_text import GROUP
 from worker.model.load_options import LoadOptions
 from worker.model.packing import NF4_BLOCK
 from worker.model.plan import StagePlan
@@ -33,8 +32,8 @@ def choose(plan: StagePlan, quantization: str, device: str) -> QuantizationChoic
     expert tensor that the model reads one expert at a time. Nothing for bfloat16.
 
     Raises:
-        UnsupportedModel: bitsandbytes is needed and cannot be imported, or the device is no CPU
-            and a CPU is needed.
+        UnsupportedModel: bitsandbytes is needed and cannot be imported, or llvmlite is needed and
+            not there, or the device is no CPU and a CPU is needed.
     """
     from worker.model.weight_watch import direct_weight_uses, is_linear
 
@@ -42,6 +41,7 @@ def choose(plan: StagePlan, quantization: str, device: str) -> QuantizationChoic
         return QuantizationChoice(quantization, (), (), ())
     if quantization in WEIGHT_ONLY:
         _require_cpu(quantization, device)
+        _require_llvmlite(quantization)
     else:
         require_bitsandbytes(quantization)
     model = plan.model
@@ -88,11 +88,20 @@ def quantization_for(options: LoadOptions, plan: StagePlan) -> tuple[Any, dict[s
 
 
 def _require_cpu(quantization: str, device: str) -> None:
-    """Refuse what torch has kernels for on CPUs alone."""
+    """Refuse what there are kernels for on CPUs alone."""
     if device != "cpu":
         raise UnsupportedModel(
             f"--quantization {quantization} works on CPUs alone, and the device here is {device}; "
             "use int8 or nf4, or --device cpu"
+        )
+
+
+def _require_llvmlite(quantization: str) -> None:
+    """Refuse where there is nothing to compile with; it is not imported yet."""
+    if find_spec("llvmlite") is None:
+        raise UnsupportedModel(
+            f"--quantization {quantization} needs the package llvmlite, which is not installed "
+            "here; run `pip install llvmlite` or use --quantization bfloat16"
         )
 
 
@@ -124,7 +133,7 @@ def finish(model: Any) -> QuantizationChoice:
     choice: QuantizationChoice = model.config.quantization_config.choice
     trim_heap()
     if choice.quantization in WEIGHT_ONLY:
-        return replace(choice, one_by_one=allow_rows(model))
+        return choice
     from bitsandbytes.nn.modules import Linear4bit
 
     untrimmed_elements = 0

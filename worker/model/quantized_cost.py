@@ -16,6 +16,7 @@ from worker.model.read_size import read_bytes
 from worker.model.weight_size import layer_index, tensor_bytes, weight_size
 from worker.protocol.costs import QuantizedCost, RoleCost
 from worker.protocol.stage import Role
+from worker.remembered import NOTHING, Remembered
 from worker.weights.index import CheckpointIndex
 
 QUANTIZATIONS = ("bfloat16", "int8", "nf4", "int8-weight", "int4-weight")
@@ -30,6 +31,7 @@ class CostQuestion:
         index: the checkpoint's tensors; every header is asked for.
         device: `cpu`, `cuda:0`, `mps`: it decides what can be quantized.
         quantizations: those to try.
+        remembered: what was found out here before.
     """
 
     architecture: Architecture
@@ -39,6 +41,7 @@ class CostQuestion:
     max_context: int
     prefill_chunk: int
     quantizations: tuple[str, ...] = QUANTIZATIONS
+    remembered: Remembered = NOTHING
 
 
 @dataclass(frozen=True, slots=True)

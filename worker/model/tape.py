@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+# Torch's own ops, and ours (`lane_op`).
+_NAMESPACES = ("aten", "stageline")
 # Their results, or how large those are, follow from what the numbers are.
 _BY_DATA = frozenset(
     """
@@ -104,7 +106,7 @@ class TapeRecorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one op and write it down."""
         name = func.overloadpacket.__name__.strip("_")
-        if func.namespace != "aten" or name in _BY_DATA or f"_{name}" in _BY_DATA:
+        if func.namespace not in _NAMESPACES or name in _BY_DATA or f"_{name}" in _BY_DATA:
             raise CannotReplay(f"op {func}")
         if name in ("index", "index_put") and any(_is_choice(index) for index in args[1]):
             raise CannotReplay(f"op {func}")

@@ -1,4 +1,4 @@
-"""Have the library's loader quantize weights alone, for torch's CPU kernels."""
+"""Have the library's loader quantize weights alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from worker.model.choice_quantizer import ChoiceQuantizer
-from worker.model.int4_groups import NibbleOrder
 from worker.model.quantization_choice import QuantizationChoice
 from worker.model.quantize import linear_shape
 from worker.model.weight_only import Int4Linear, Int8Linear, WeightOnlyLinear
@@ -47,16 +46,11 @@ class WeightOnlyQuantizer(ChoiceQuantizer, HfQuantizer):
 
     def _process_model_before_weight_loading(self, model: Any, **_kwargs: Any) -> None:
         choice: QuantizationChoice = self.quantization_config.choice
-        with torch.device("cpu"):  # the model is being built on the meta device
-            order = NibbleOrder.of_this_cpu()
+        kind = Int8Linear if choice.quantization == "int8-weight" else Int4Linear
         for name in choice.linears:
             linear: Any = model.get_submodule(name)
             rows, columns = linear_shape(linear)
-            made: WeightOnlyLinear
-            if choice.quantization == "int8-weight":
-                made = Int8Linear(rows, columns, linear.bias)
-            else:
-                made = Int4Linear(rows, columns, linear.bias, order)
+            made = kind(rows, columns, linear.bias)
             if isinstance(linear, Conv1D):
                 self._transposed.add(made)
             model.set_submodule(name, made)

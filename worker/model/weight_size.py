@@ -8,10 +8,10 @@ from typing import Any
 from torch import nn
 
 from worker.model import internals
-from worker.model.int4_groups import BLOCK_ROWS, GROUP
+from worker.model.lane_text import BLOCK, GROUP
 from worker.model.packing import NF4_BLOCK
 from worker.model.plan import WEIGHT_DTYPE, StagePlan
-from worker.model.quantization_choice import QuantizationChoice
+from worker.model.quantization_choice import WEIGHT_ONLY, QuantizationChoice
 from worker.model.quantize import linear_shape, repacks_nf4
 
 _FLOAT32_BYTES = 4
@@ -81,10 +81,14 @@ def tensor_bytes(plan: StagePlan, choice: QuantizationChoice, device: str) -> di
         if name in experts or (leaf == "weight" and owner in columns):
             rows = weight.numel() // (weight.shape[-1] if name in experts else columns[owner])
             elements = weight.numel()
-            if choice.quantization == "int4-weight" and name not in experts:
-                filled = -(-rows // BLOCK_ROWS) * BLOCK_ROWS
+            is_filled = choice.quantization in WEIGHT_ONLY and name not in experts
+            if is_filled:
+                filled = -(-rows // BLOCK) * BLOCK
                 elements, rows = elements // rows * filled, filled
             size = _quantized_bytes(elements, rows, choice.quantization)
+            if is_filled and choice.quantization == "int8-weight":
+                # scales are float32
+                size += rows * 2
             if repacks and name not in experts:
                 # scales become bfloat16
                 size -= weight.numel() // NF4_BLOCK * 2
