@@ -19,6 +19,9 @@ from worker.protocol.exits import ExitCode
 from worker.protocol.roles import StageIdentity
 from worker.protocol.stage import StageSlice, split_layers
 
+# What the names of variables begin with that libraries read by themselves.
+_LIBRARIES = tuple("ATEN DNNL GOMP KMP MKL OMP ONEDNN PYTORCH TORCH TRANSFORMERS USE_".split())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
@@ -187,6 +190,12 @@ def adopt_environment(
     not seen there.
     """
     (os.environ if environ is None else environ).update(variables)
+
+
+def library_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that torch, its kernels and transformers may go by."""
+    found = os.environ if environ is None else environ
+    return {name: value for name, value in sorted(found.items()) if name.startswith(_LIBRARIES)}
 
 
 def wait_passively(environ: MutableMapping[str, str] | None = None) -> None:

@@ -8,8 +8,9 @@ from worker.model import internals
 from worker.model.architecture import check_quantization
 from worker.model.cost_groups import end_groups, group_sizes, layer_groups
 from worker.model.cuts import legal_cuts
-from worker.model.dry_run import DryRun, dry_run
+from worker.model.dry_run import DryRun
 from worker.model.errors import UnsupportedModel
+from worker.model.kept_runs import remembered_dry_run
 from worker.model.memory import run_by_formula
 from worker.model.plan import StagePlan, plan_stages
 from worker.model.quantize import choose
@@ -73,7 +74,9 @@ def _widest_slices(num_layers: int, cuts: list[int]) -> dict[Role, StageSlice]:
 
 def _run(plan: StagePlan, question: CostQuestion) -> DryRun:
     context, chunk = question.max_context, question.prefill_chunk
-    run = dry_run(plan, max_context=context, prefill_chunk=chunk)
+    run = remembered_dry_run(
+        plan, max_context=context, prefill_chunk=chunk, remembered=question.remembered
+    )
     return run_by_formula(plan, context, chunk) if run is None else run
 
 

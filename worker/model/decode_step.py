@@ -3,22 +3,28 @@
 Two steps of the loaded stage, at two positions, are written down op by op; what differs between
 them is the position. The same ops are then run in the same order by torch's own interpreter. A step
 far on, at which the cache grows, is compared with the model's own forward, and only where every bit
-agrees, of what comes out and of what is cached, is the short way taken.
+agrees, of what comes out and of what is cached, is the short way taken. What was written down is
+remembered for models of the same kind; the comparison is made at every start.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from worker.model.kept_tapes import KeptTapes
 from worker.model.kv import StageCache
 from worker.model.run import StageRunner
 from worker.model.step_trial import WRITTEN_AT, StepTrial, Want
-from worker.model.tape import merged
+from worker.model.tape import Tape, merged
+from worker.model.tape_buffers import buffered
 from worker.model.tape_fuse import fused, without_twins
+from worker.model.tape_products import with_quick_products
 from worker.model.tape_script import Step, compiled
+from worker.remembered import NOTHING, Remembered
 
 # There the cache grows.
 _COMPARED_AT = 64
@@ -49,18 +55,41 @@ class DecodeStep:
 
 
 @torch.inference_mode()
-def learn_decode_step(runner: StageRunner) -> DecodeStep:
+def learn_decode_step(runner: StageRunner, remembered: Remembered = NOTHING) -> DecodeStep:
     """Write down, compile and compare the decode step of a loaded stage; some steps of time.
 
     Raises:
         CannotReplay: it cannot be done for this model, or the bits would differ.
     """
+    tapes = KeptTapes(runner, remembered)
+    kept = tapes.get()
+    if kept is not None:
+        with suppress(Exception):  # of another form, or other bits: it is written down anew
+            return _proved(runner, *kept)
     trial = StepTrial(runner)
     first, second = (trial.written_down(position) for position in WRITTEN_AT)
-    inputs = trial.inputs
-    tape = without_twins(merged(first, second, inputs, WRITTEN_AT), inputs)
+    tape = without_twins(merged(first, second, trial.inputs, WRITTEN_AT), trial.inputs)
+    found = _proved(runner, trial, tape)
+    tapes.put(trial, tape)
+    return found
+
+
+def _proved(runner: StageRunner, trial: StepTrial, tape: Tape) -> DecodeStep:
     if not runner.loaded.is_mapped:
-        tape = fused(tape, inputs)
-    found = DecodeStep(trial.want, compiled(tape, inputs), list(tape.outside[inputs:]))
+        tape = fused(tape, trial.inputs)
+    with suppress(Exception):  # what a model's ops cannot do, or other bits: as they were
+        return _compared(trial, _quickened(runner, trial, tape))
+    return _compared(trial, tape)
+
+
+def _quickened(runner: StageRunner, trial: StepTrial, tape: Tape) -> Tape:
+    steps = {position: trial.inputs_at(position) for position in WRITTEN_AT}
+    quick = with_quick_products(tape, trial.inputs)
+    return buffered(quick, steps, 1 + int(runner.needs_tokens))
+
+
+def _compared(trial: StepTrial, tape: Tape) -> DecodeStep:
+    others = list(tape.outside[trial.inputs :])
+    found = DecodeStep(trial.want, compiled(tape, trial.inputs), others)
     trial.compare(found, _COMPARED_AT)
     return found

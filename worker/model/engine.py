@@ -13,22 +13,24 @@ from worker.model.run import StageRunner
 from worker.model.short_step import ShortStep
 from worker.model.tape import CannotReplay
 from worker.model.turned_linear import turn_linears
+from worker.remembered import NOTHING, Remembered
 
 # In layers of more, the model's Python takes less than a hundredth of a step.
 _MOST_LAYER_BYTES = 256 << 20
 
 
-def engaged(loaded: LoadedStage) -> StageRunner:
+def engaged(loaded: LoadedStage, remembered: Remembered = NOTHING) -> StageRunner:
     """Return what runs `loaded`, with the engine its options name; some decode steps of time.
 
-    The stage that the runner has tells in its notes and numerics what the engine does.
+    The stage that the runner has tells in its notes and numerics what the engine does. What has to
+    be tried for that may be `remembered`.
     """
     if loaded.options.engine == "stock":
         return StageRunner(loaded)
     if loaded.options.engine == "graphs":
         runner = StageRunner(loaded)
         return graphed(runner, lambda: CudaGraphs(runner.device))
-    turned = turn_linears(loaded.model)
+    turned = turn_linears(loaded.model, remembered)
     notes = (*loaded.notes, *turned.notes)
     numerics = {**loaded.numerics, **turned.numerics}
     runner = StageRunner(replace(loaded, notes=notes, numerics=numerics))
@@ -36,7 +38,7 @@ def engaged(loaded: LoadedStage) -> StageRunner:
         return runner
     if loaded.weight_bytes > _MOST_LAYER_BYTES * loaded.stage.num_own_layers:
         return runner
-    return _with_step(runner, learn_decode_step)
+    return _with_step(runner, lambda runner: learn_decode_step(runner, remembered))
 
 
 def graphed(runner: StageRunner, graphs: Callable[[], Graphs]) -> StageRunner:

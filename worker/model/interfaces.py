@@ -29,6 +29,16 @@ def shares_heads(keys: torch.Tensor, values: torch.Tensor) -> bool:
     return bool(use_gqa_in_sdpa(None, keys, values))
 
 
+@contextmanager
+def sdpa_replaced(attend: Callable[..., Any]) -> Iterator[None]:
+    """Have models that use `sdpa` attention call `attend` in the block; masks are as ever."""
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = attend  # over the library's table, which stays as it is
+    try:
+        yield
+    finally:
+        del ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+
 @dataclass(frozen=True)
 class Interfaces:
     """What a model calls through the library's interfaces.

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker.model import internals
-from worker.model.dry_run import DryRun, dry_run
+from worker.model.dry_run import DryRun
 from worker.model.graph_memory import graph_bytes
-from worker.model.int4_groups import BLOCK_ROWS
+from worker.model.kept_runs import remembered_dry_run
+from worker.model.lane_text import BLOCK
 from worker.model.loaded import StageRequest
 from worker.model.plan import WEIGHT_DTYPE, StagePlan
 from worker.model.quantization_choice import WEIGHT_ONLY, QuantizationChoice
 from worker.model.quantize import choose, linear_shape
 from worker.model.weight_size import WeightSize, weight_size
 from worker.protocol.stage import StageSlice
+from worker.remembered import NOTHING, Remembered
 from worker.weights.header import CheckpointError
 from worker.weights.index import CheckpointIndex
 
@@ -27,8 +29,8 @@ _PROCESS_BYTES = {
     "bfloat16": 24 * _MIB,
     "int8": 44 * _MIB,
     "nf4": 32 * _MIB,
-    "int8-weight": 24 * _MIB,
-    "int4-weight": 24 * _MIB,
+    "int8-weight": 102 * _MIB,
+    "int4-weight": 102 * _MIB,
 }
 # what a worker has resident at that check beside what a survey has: the planned model and its code
 _PLANNED_BYTES = {
@@ -85,12 +87,16 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    request: StageRequest, *, max_context: int, prefill_chunk: int
+    request: StageRequest,
+    *,
+    max_context: int,
+    prefill_chunk: int,
+    remembered: Remembered = NOTHING,
 ) -> MemoryEstimate:
     """Predict what a prepared stage will need; some tenths of a second at any size.
 
     Weights come from the shapes and dtypes of the sliced model and the choice of the quantizer,
-    the cache and the activations from a dry run on the meta device.
+    the cache and the activations from a dry run on the meta device, which may be `remembered`.
 
     Raises:
         UnsupportedModel: bitsandbytes is needed and cannot be imported.
@@ -99,7 +105,9 @@ def estimate_memory(
     choice = choose(plan, options.quantization, options.device)
     weights = weight_size(plan, choice, options.device)
     notes = choice.notes
-    run = dry_run(plan, max_context=max_context, prefill_chunk=prefill_chunk)
+    run = remembered_dry_run(
+        plan, max_context=max_context, prefill_chunk=prefill_chunk, remembered=remembered
+    )
     if run is None:
         run = run_by_formula(plan, max_context, prefill_chunk)
         notes += ("the model cannot be run without weights, so its cache is counted by formula.",)
@@ -167,7 +175,7 @@ def _packing_bytes(plan: StagePlan, choice: QuantizationChoice) -> int:
         return _PACKING_BYTES
     shapes = [linear_shape(plan.model.get_submodule(name)) for name in choice.linears]
     widest = max((columns for _, columns in shapes), default=0)
-    return max(_PACKING_BYTES, BLOCK_ROWS * widest * _ROUNDING_BYTES_PER_ELEMENT)
+    return max(_PACKING_BYTES, BLOCK * widest * _ROUNDING_BYTES_PER_ELEMENT)
 
 
 def _is_stored_bfloat16(index: CheckpointIndex, name: str) -> bool:

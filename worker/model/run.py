@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
+from worker.model.chunk_attention import ChunkAttention
 from worker.model.ghost import Ghost, Relay
 from worker.model.kv import StageCache
 from worker.model.loaded import LoadedStage
@@ -51,6 +52,8 @@ class StageRunner:
         self._accepts = accepted_names(loaded.model)
         # how to do a decode step without the model's Python, where that is known
         self.decode_step: ShortStep | None = None
+        # how to attend in chunks without the library's copies; None with stock kernels
+        self.chunks = ChunkAttention() if loaded.options.engine == "fast" else None
         self._inject: torch.Tensor | None = None
         self._capture = False
         self._form: int | None = None
@@ -127,7 +130,7 @@ class StageRunner:
         self._capture = want == "hidden"
         appending = nullcontext() if cache is None else cache.appending(x.shape[1])
         try:
-            with appending:
+            with appending, self._attending(x, cache):
                 return self._finish(self._call(kwargs, want), want)
         finally:
             self._inject = None
@@ -169,6 +172,13 @@ class StageRunner:
         self.forward(x, None, tokens=tokens, want="logits" if self.stage.is_last else "hidden")
         if self.stage.is_whole and not self._form_known:
             self._learn_form()
+
+    def _attending(
+        self, x: torch.Tensor, cache: StageCache | PackCache | None
+    ) -> AbstractContextManager[None]:
+        if self.chunks is None or x.shape[1] == 1 or not isinstance(cache, StageCache):
+            return nullcontext()
+        return self.chunks.used()
 
     def _inputs(
         self,

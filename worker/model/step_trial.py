@@ -19,18 +19,32 @@ WRITTEN_AT = (9, 5)
 
 
 class StepTrial:
-    """Steps of a stage on numbers drawn at random."""
+    """Steps of a stage on numbers drawn at random.
 
-    def __init__(self, runner: StageRunner) -> None:
+    Args:
+        runner: of the stage.
+        like: keys and values of each own layer, `[batch, heads, any, dim]`, as the model writes
+            them; None has one step show them.
+
+    Raises:
+        CannotReplay: its layers keep something else.
+    """
+
+    def __init__(
+        self, runner: StageRunner, like: Sequence[tuple[torch.Tensor, torch.Tensor]] | None = None
+    ) -> None:
         stage = runner.stage
         self.want: Want = "logits" if stage.is_last and not stage.is_whole else "hidden"
         self._runner = runner
         self._generator = torch.Generator().manual_seed(0)
-        self._like = runner.new_cache()
-        layers = [self._like.layers[i] for i in self._like.own_layers]
+        cache = runner.new_cache()
+        layers = _layers(cache)
         if not all(type(layer) is GrowingLayer for layer in layers):
             raise CannotReplay("layers that keep other than all keys and values")
-        self._forward(*self._drawn(), self._like)
+        if like is None:
+            self._forward(*self._drawn(), cache)
+            like = [(layer.keys, layer.values) for layer in layers]
+        self.like = like
         self.inputs = 1 + int(runner.needs_tokens) + 2 * len(layers)
 
     def written_down(self, position: int) -> Tape:
@@ -85,9 +99,9 @@ class StepTrial:
     def _cache(self, length: int) -> StageCache:
         """Make a cache of random states like those that the model writes."""
         cache = self._runner.new_cache()
-        for own, like in zip(_layers(cache), _layers(self._like), strict=True):
-            shapes = [(*s.shape[:-2], length, s.shape[-1]) for s in (like.keys, like.values)]
-            own.update(*(torch.randn(s, generator=self._generator).to(like.keys) for s in shapes))
+        for own, (keys, values) in zip(_layers(cache), self.like, strict=True):
+            shapes = [(*s.shape[:-2], length, s.shape[-1]) for s in (keys, values)]
+            own.update(*(torch.randn(s, generator=self._generator).to(keys) for s in shapes))
         cache.seen = length
         return cache
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import torch
 
-from worker.model.tape import Later, Ref, Tape, refs_in
+from worker.model.tape import Entry, Later, Ref, Tape, refs_in
 
 # To start the replay of a graph takes as long as to start some ops.
 _LEAST_OPS = 4
@@ -32,15 +32,48 @@ class Span:
     gives: tuple[Ref, ...]
 
 
-def walk(tape: Tape, numbers: Iterable[int], values: dict[Ref, torch.Tensor], at: int) -> None:
+def _done(entry: Entry, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    return entry.op(*args, **named)
+
+
+def walk(
+    tape: Tape,
+    numbers: Iterable[int],
+    values: dict[Ref, torch.Tensor],
+    at: int,
+    *,
+    does: Callable[[Entry, Sequence[Any], Mapping[str, Any]], Any] = _done,
+) -> None:
     """Do entries at position `at`, with the tensors in `values`; what they give is added there."""
     for number in numbers:
         entry = tape.entries[number]
         args = [_filled(value, values, at) for value in entry.args]
         named = {name: _filled(value, values, at) for name, value in entry.named.items()}
-        result = entry.op(*args, **named)
+        result = does(entry, args, named)
         tensors = [result] if entry.results is None else result
         values.update((Ref(number, place), tensor) for place, tensor in enumerate(tensors))
+
+
+def walk_forms(
+    tape: Tape, numbers: Iterable[int], values: dict[Ref, torch.Tensor], at: int
+) -> None:
+    """Do what `walk` does with tensors of the same forms, in which products are zeros.
+
+    Nothing of a tape follows from what the numbers are, and products by weights are nearly all the
+    time that a step takes.
+    """
+    walk(tape, numbers, values, at, does=_formed)
+
+
+def _formed(entry: Entry, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    name = entry.op.overloadpacket.__name__
+    if name in ("mv", "addmv"):
+        *_, weight, row = args
+        return row.new_zeros(len(weight))
+    if name == "mm":
+        left, right = args
+        return right.new_zeros(len(left), right.shape[1])
+    return entry.op(*args, **named)
 
 
 def moving_refs(tape: Tape, steps: Mapping[int, Sequence[torch.Tensor]], fixed: int) -> set[Ref]:
@@ -52,15 +85,28 @@ def moving_refs(tape: Tape, steps: Mapping[int, Sequence[torch.Tensor]], fixed: 
     Args:
         steps: for each position the inputs of the tape, of which stores are those from `fixed` on.
     """
-    runs = []
-    for at, inputs in steps.items():
-        outside = [*inputs, *tape.outside[len(inputs) :]]
-        values = {Ref(None, place): tensor for place, tensor in enumerate(outside)}
-        walk(tape, range(len(tape.entries)), values, at)
-        stores = {_storage(store) for store in inputs[fixed:]}
-        runs.append({ref: _form(tensor, stores) for ref, tensor in values.items()})
-    first, second = runs
-    return {ref for ref, form in first.items() if form is None or form != second[ref]}
+    first, second = (walked(tape, inputs, at) for at, inputs in steps.items())
+    inputs = len(next(iter(steps.values())))
+    return moved(first, second, range(fixed, inputs))
+
+
+def walked(tape: Tape, inputs: Sequence[torch.Tensor], at: int) -> dict[Ref, torch.Tensor]:
+    """Do what `walk_forms` does with all entries; return every tensor there was."""
+    outside = [*inputs, *tape.outside[len(inputs) :]]
+    values = {Ref(None, place): tensor for place, tensor in enumerate(outside)}
+    walk_forms(tape, range(len(tape.entries)), values, at)
+    return values
+
+
+def moved(
+    first: Mapping[Ref, torch.Tensor], second: Mapping[Ref, torch.Tensor], stores: range
+) -> set[Ref]:
+    """Return what is not alike in what `walked` gave at two positions; `stores` are inputs."""
+    forms = []
+    for values in (first, second):
+        foreign = {_storage(values[Ref(None, place)]) for place in stores}
+        forms.append({ref: _form(tensor, foreign) for ref, tensor in values.items()})
+    return {ref for ref, form in forms[0].items() if form is None or form != forms[1][ref]}
 
 
 def cut(tape: Tape, moving: set[Ref]) -> list[Span]:

@@ -25,7 +25,7 @@ _PLAIN = {"beta": 1, "alpha": 1}
 
 
 @dataclass
-class _Rewriting:
+class Rewriting:
     """Entries so far, and what became of the refs to the old ones."""
 
     entries: list[Entry] = field(default_factory=list)
@@ -61,7 +61,7 @@ def without_twins(tape: Tape, inputs: int) -> Tape:
         inputs: how many of the outside tensors may be written to.
     """
     written = {Ref(None, place) for place in range(inputs)}
-    done = _Rewriting()
+    done = Rewriting()
     made: dict[Any, Ref] = {}
     for number, old in enumerate(tape.entries):
         entry = done.entry(old)
@@ -91,7 +91,7 @@ def fused(tape: Tape, inputs: int) -> Tape:
     groups = {group[0]: group for group in _groups(tape, inputs)}
     members = {number for group in groups.values() for number in group}
     block = _Block(sum(_room(tape, group) for group in groups.values()))
-    done = _Rewriting()
+    done = Rewriting()
     for number, old in enumerate(tape.entries):
         if len(groups.get(number, ())) > 1:
             _fuse(tape, groups[number], done, outside, block)
@@ -212,7 +212,7 @@ def _are_joined(parts: Sequence[torch.Tensor]) -> bool:
 def _fuse(
     tape: Tape,
     numbers: list[int],
-    done: _Rewriting,
+    done: Rewriting,
     outside: list[torch.Tensor],
     block: _Block,
 ) -> None:

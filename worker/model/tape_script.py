@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.jit._fuser import optimized_execution
 
 from worker.model.tape import CannotReplay, Entry, Later, Ref, Tape
 from worker.model.tape_parts import TapePart, parts
+from worker.model.tape_products import QuickProduct
 
 # The step of any position: inputs and the tensors of the cache, tables and weights, the position.
 Step = Callable[[list[torch.Tensor], list[torch.Tensor], int], torch.Tensor]
@@ -31,15 +33,23 @@ def compiled(tape: Tape, inputs: int) -> Step:
     Raises:
         CannotReplay: an argument that cannot be written down.
     """
-    run = _function(script(tape, inputs))
+    functions = {e.op.name: e.op.function for e in tape.entries if isinstance(e.op, QuickProduct)}
+    return _CompiledStep(_function(script(tape, inputs), functions), functions)
 
-    def step(given: list[torch.Tensor], others: list[torch.Tensor], at: int) -> torch.Tensor:
+
+@dataclass(frozen=True, eq=False)
+class _CompiledStep:
+    """A step; torch itself would not keep alive the functions that it calls."""
+
+    run: Callable[..., torch.Tensor]
+    functions: Mapping[str, Any]
+
+    def __call__(
+        self, given: list[torch.Tensor], others: list[torch.Tensor], at: int
+    ) -> torch.Tensor:
         # what its optimizer finds is worth less than the half second that its first runs take
         with optimized_execution(False):
-            output: torch.Tensor = run(given, others, at)
-        return output
-
-    return step
+            return self.run(given, others, at)
 
 
 def compiled_span(
@@ -65,9 +75,12 @@ def compiled_span(
     return span
 
 
-def _function(source: str) -> Callable[..., Any]:
+def _function(source: str, functions: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+    names = {"torch": torch, **(functions or {})}
+    unit = torch.jit.CompilationUnit()
     try:
-        function: Callable[..., Any] = getattr(torch.jit.CompilationUnit(source), _NAME)
+        unit.define(source, names.get)
+        function: Callable[..., Any] = getattr(unit, _NAME)
     except RuntimeError as error:
         lines = str(error).strip().splitlines()
         raise CannotReplay(f"TorchScript refuses ({lines[0] if lines else 'no reason'})") from error
@@ -93,7 +106,7 @@ def script(tape: Tape, inputs: int) -> str:
         if text in names:
             given = ", ".join([*map(text_of, part.reads), "at"])
             results = ", ".join(map(text_of, part.gives))
-            lines.append(f"    {results} = {names[text]}({given})")
+            lines.append(f"    {f'{results} = ' if results else ''}{names[text]}({given})")
         else:
             for number in part.numbers:
                 lines += [f"    {line}" for line in statements(number, tape.entries[number])]
@@ -102,16 +115,17 @@ def script(tape: Tape, inputs: int) -> str:
 
 
 def _part_text(part: TapePart) -> str:
-    """Return the source of a function for the part, but for its name; "" where it gives nothing."""
-    if not part.gives:
+    """Return the source of a function for the part, but for its name; "" where it does nothing."""
+    if not part.gives and not any(entry.is_mutable for entry in part.entries):
         return ""
     given = [f"o{i}: Tensor" for i in range(len(part.reads))]
     kinds = ", ".join("Tensor" for _ in part.gives)
-    kind = kinds if len(part.gives) == 1 else f"Tuple[{kinds}]"
+    kind = f"Tuple[{kinds}]" if len(part.gives) > 1 else kinds or "None"
     lines = [f"({', '.join([*given, 'at: int'])}) -> {kind}:"]
     for number, entry in enumerate(part.entries):
         lines += [f"    {line}" for line in statements(number, entry)]
-    lines.append(f"    return {', '.join(map(text_of, part.own_gives))}")
+    if part.gives:
+        lines.append(f"    return {', '.join(map(text_of, part.own_gives))}")
     return "\n".join(lines)
 
 
@@ -119,8 +133,11 @@ def statements(number: int, entry: Entry) -> list[str]:
     """Return the source of one op."""
     arguments = [text_of(value) for value in entry.args]
     arguments += [f"{name}={text_of(value)}" for name, value in entry.named.items()]
-    name = entry.op.overloadpacket.__name__
-    call = f"torch.ops.aten.{name}({', '.join(arguments)})"
+    if isinstance(entry.op, QuickProduct):
+        name = entry.op.name
+    else:
+        name = f"torch.ops.{entry.op.namespace}.{entry.op.overloadpacket.__name__}"
+    call = f"{name}({', '.join(arguments)})"
     if entry.results is None:
         return [f"e{number}_0 = {call}"]
     names = [f"e{number}_{place}" for place in range(entry.results)]

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from worker.model.row_kernels import trials
+from worker.remembered import NOTHING, Remembered
 
 # The kernels of more rows than this add up in another order.
 MOST_ROWS = 32
@@ -136,10 +137,10 @@ class Turned:
 
 
 @torch.inference_mode()
-def turn_linears(model: nn.Module) -> Turned:
+def turn_linears(model: nn.Module, remembered: Remembered = NOTHING) -> Turned:
     """Turn every plain bfloat16 linear of `model` on a CPU whose shape passes a trial.
 
-    A trial takes some ten milliseconds, once for each shape.
+    A trial takes some ten milliseconds, once for each shape that is not remembered.
     """
     verdicts: dict[tuple[object, ...], Verdict] = {}
     found: list[Verdict] = []
@@ -149,7 +150,7 @@ def turn_linears(model: nn.Module) -> Turned:
         weight, bias = module.weight, module.bias
         shape = (weight.shape, bias is None)
         if shape not in verdicts:
-            verdicts[shape] = verdict_on(weight, has_bias=bias is not None)
+            verdicts[shape] = _known_verdict(weight, bias is not None, remembered)
         found.append(verdicts[shape])
         if found[-1].is_exact:
             module.__class__ = TurnedLinear
@@ -170,6 +171,16 @@ def _may_turn(module: nn.Module) -> TypeGuard[nn.Linear]:
         and torch.backends.mkldnn.is_available()
         and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     )
+
+
+def _known_verdict(weight: torch.Tensor, has_bias: bool, remembered: Remembered) -> Verdict:
+    tried = [*weight.shape, has_bias]
+    kept = remembered.get("turned-linear", tried)
+    if isinstance(kept, list) and list(map(type, kept)) == [bool, bool]:
+        return Verdict(*kept)
+    found = verdict_on(weight, has_bias=has_bias)
+    remembered.put("turned-linear", tried, [found.is_exact, found.is_stock])
+    return found
 
 
 def verdict_on(weight: torch.Tensor, *, has_bias: bool) -> Verdict:

@@ -10,18 +10,24 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from worker.backends.base import StageBackend
 from worker.backends.transformers.lean_imports import lean_imports
+from worker.backends.transformers.model_scan import remembered_scan
 from worker.config import WorkerConfig
+from worker.failures import LoadFailed
 from worker.protocol.events import Event, Imported, Importing
 from worker.protocol.roles import StageIdentity
+from worker.remembered import NOTHING, Remembered
+from worker.weights.location import cache_root
 from worker.weights.read_ahead import read_ahead
 from worker.weights.repo import find_local
+
+_SELDOM_OBJECTS = 20_000
 
 
 def open_stage(
@@ -34,7 +40,10 @@ def open_stage(
     """
     _read_ahead(config)
     module = _heavy("worker.backends.transformers.opening", config, emit)
-    opened: tuple[StageIdentity, StageBackend[Any]] = module.open_backend(config, emit)
+    with _seldom_garbage():
+        opened: tuple[StageIdentity, StageBackend[Any]] = module.open_backend(
+            config, emit, _remembered(config)
+        )
     return opened
 
 
@@ -53,7 +62,8 @@ def survey(config: WorkerConfig, emit: Callable[[Event], None]) -> None:
     Raises:
         LoadFailed: the model cannot be had or split; one sentence and the exit code.
     """
-    _heavy("worker.backends.transformers.survey", config, emit).survey(config, emit)
+    module = _heavy("worker.backends.transformers.survey", config, emit)
+    module.survey(config, emit, _remembered(config))
 
 
 def _read_ahead(config: WorkerConfig) -> None:
@@ -64,13 +74,25 @@ def _read_ahead(config: WorkerConfig) -> None:
         threading.Thread(target=reading, name="read_ahead", daemon=True).start()
 
 
+def _remembered(config: WorkerConfig) -> Remembered:
+    """Return what was found out on this host before; with stock kernels nothing is taken from it.
+
+    Without a folder for fetched weights there is none: a local model needs no such folder.
+    """
+    if config.engine != "stock":
+        with suppress(LoadFailed):
+            return Remembered(cache_root(config.cache_dir) / "remembered")
+    return NOTHING
+
+
 def _heavy(module: str, config: WorkerConfig, emit: Callable[[Event], None]) -> Any:
     if config.model_id:
         find_local(config.model_id, config.revision)  # A wrong path is told at once.
     with _no_garbage():
-        for library in ("torch", "transformers"):
-            with _imported(library, emit):
-                importlib.import_module(library)
+        with _imported("torch", emit):
+            importlib.import_module("torch")
+        with _imported("transformers", emit), remembered_scan(_remembered(config)):
+            importlib.import_module("transformers")
         # transformers imports its parts when they are first used: by the modules of this package,
         # each of which needs at least those that every model's class does
         lean = nullcontext() if config.engine == "stock" else lean_imports()
@@ -95,6 +117,20 @@ def _no_garbage() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def _seldom_garbage() -> Iterator[None]:
+    """Look for garbage after so many objects that it costs nothing, yet before there is much of it.
+
+    Python would 400 times while a model is loaded, which makes many objects that stay.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(_SELDOM_OBJECTS, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def model_facts(
     max_context: int,
     kv_budget_bytes: int | None,
 ) -> ModelFacts:
-    """Return the facts; runs two positions to learn what the cache can do."""
+    """Return the facts; runs up to two positions to learn what the cache can do."""
     config = loaded.architecture.config
     return ModelFacts(
         hidden_dim=runner.width,
@@ -77,11 +77,17 @@ def _codings(runner: StageRunner) -> dict[str, Coding]:
 
 
 def _can_crop(loaded: LoadedStage, runner: StageRunner) -> bool:
-    """See whether a cache of two ops can go back to before the first."""
+    """See whether a cache of two ops can go back to before the first.
+
+    One whose layers all keep every position can, and what it is needs one op to be seen. That op
+    was done already where a decode step was learnt.
+    """
     cache = runner.new_cache(max_length=2)
+    if cache.only_grows and runner.decode_step is not None:
+        return True
     ids = torch.zeros(1, 1, dtype=torch.long)
     rows = torch.zeros(1, 1, runner.width, dtype=runner.wire_dtype)
-    for _ in range(2):
+    for _ in range(1 if cache.only_grows else 2):
         runner.forward(
             ids if loaded.stage.is_first else rows,
             cache,

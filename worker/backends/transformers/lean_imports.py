@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from worker.backends.transformers.late_modules import stand_in, true_module
+from worker.backends.transformers.late_patterns import compile_late
 from worker.backends.transformers.plain_sizes import SYMBOLIC, stand_in_for_sizes
 
 _COMPILER = "torch._dynamo"
@@ -39,6 +40,7 @@ def lean_imports() -> Iterator[None]:
     _scan_models_once()
     with _without_scipy():
         _import_shared_parts()
+        compile_late()
         yield
 
 

@@ -11,6 +11,7 @@ from worker.model.loaded import StageRequest
 from worker.model.memory import MemoryEstimate, estimate_memory
 from worker.model.refusal import check_memory
 from worker.protocol.events import Event, MemoryCheck
+from worker.remembered import Remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,11 @@ class StageMemory:
 
 
 def check_stage_memory(
-    request: StageRequest, config: WorkerConfig, max_context: int, emit: Callable[[Event], None]
+    request: StageRequest,
+    config: WorkerConfig,
+    max_context: int,
+    emit: Callable[[Event], None],
+    remembered: Remembered,
 ) -> StageMemory:
     """Tell the figures as an event, and refuse what cannot fit.
 
@@ -30,7 +35,12 @@ def check_stage_memory(
         LoadFailed: with the parts, the sum and what is free; exit code 4.
     """
     device = request.options.device
-    need = estimate_memory(request, max_context=max_context, prefill_chunk=config.prefill_chunk)
+    need = estimate_memory(
+        request,
+        max_context=max_context,
+        prefill_chunk=config.prefill_chunk,
+        remembered=remembered,
+    )
     free = free_memory(device, config.memory_limit_bytes)
     emit(
         MemoryCheck(

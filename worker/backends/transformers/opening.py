@@ -24,6 +24,7 @@ from worker.backends.transformers.preparing import (
 from worker.backends.transformers.residency import peak_resident_mb
 from worker.config import WorkerConfig
 from worker.failures import LoadFailed
+from worker.model.circumstances import here
 from worker.model.engine import engaged
 from worker.model.load import load_prepared
 from worker.model.loaded import StageRequest
@@ -37,12 +38,17 @@ from worker.protocol.events import (
 )
 from worker.protocol.exits import ExitCode
 from worker.protocol.roles import StageIdentity
+from worker.remembered import NOTHING, Remembered
 
 Emit = Callable[[Event], None]
 
 
-def open_backend(config: WorkerConfig, emit: Emit) -> tuple[StageIdentity, TransformersBackend]:
+def open_backend(
+    config: WorkerConfig, emit: Emit, remembered: Remembered = NOTHING
+) -> tuple[StageIdentity, TransformersBackend]:
     """Do everything from the model's name to a warm backend.
+
+    What was found out on this host before is taken from `remembered`, and added to it.
 
     Raises:
         LoadFailed: one sentence and the exit code.
@@ -55,7 +61,7 @@ def open_backend(config: WorkerConfig, emit: Emit) -> tuple[StageIdentity, Trans
         emit(describe_device(device))
         try:
             with memory_failures():
-                return Opening(config, device, emit).run()
+                return Opening(config, device, emit, here(remembered)).run()
         except OutOfDeviceMemory as error:
             raise LoadFailed(
                 f"no memory was left on {device} while loading ({error}); give this stage fewer "
@@ -67,10 +73,13 @@ def open_backend(config: WorkerConfig, emit: Emit) -> tuple[StageIdentity, Trans
 class Opening:
     """The steps from a model's name to a warm backend, in order, with their times."""
 
-    def __init__(self, config: WorkerConfig, device: str, emit: Emit) -> None:
+    def __init__(
+        self, config: WorkerConfig, device: str, emit: Emit, remembered: Remembered
+    ) -> None:
         self._config = config
         self._device = device
         self._emit = emit
+        self._remembered = remembered
         self._took_ms: dict[str, float] = {}
 
     def run(self) -> tuple[StageIdentity, TransformersBackend]:
@@ -78,7 +87,9 @@ class Opening:
         config, emit = self._config, self._emit
         planned = plan_stage(config, self._device, emit)
         self._took_ms["plan"] = planned.plan_ms
-        memory = check_stage_memory(planned.request, config, planned.max_context, emit)
+        memory = check_stage_memory(
+            planned.request, config, planned.max_context, emit, self._remembered
+        )
         planned.fetch(config, emit)
         # Most of reading a tokenizer is one call that lets go of Python's lock. What it and loading
         # have in common is imported by now, so neither waits for the other's imports.
@@ -104,7 +115,7 @@ class Opening:
             loaded = load_prepared(request)
         text = reading.result()
         with self._timed("warmup"):
-            runner = engaged(loaded)
+            runner = engaged(loaded, self._remembered)
             facts = model_facts(
                 request.folder,
                 runner.loaded,

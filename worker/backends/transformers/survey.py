@@ -13,13 +13,17 @@ from worker.backends.transformers.finding import find
 from worker.backends.transformers.host import survey_host
 from worker.backends.transformers.preparing import load_failures, ms_since
 from worker.config import WorkerConfig
+from worker.model.circumstances import here
 from worker.model.costs import model_costs
 from worker.model.quantized_cost import CostQuestion
 from worker.model.verdict import support_for
 from worker.protocol.events import Event, ModelSurveyed
+from worker.remembered import NOTHING, Remembered
 
 
-def survey(config: WorkerConfig, emit: Callable[[Event], None]) -> None:
+def survey(
+    config: WorkerConfig, emit: Callable[[Event], None], remembered: Remembered = NOTHING
+) -> None:
     """Survey the host, and unless `config` asks for the host alone the model; each is one event.
 
     The host comes first: it is told of even where the model cannot be had, and the figures of
@@ -33,10 +37,12 @@ def survey(config: WorkerConfig, emit: Callable[[Event], None]) -> None:
     with load_failures():
         emit(survey_host(config))
         if config.only != "survey-host" and config.model_id is not None:
-            emit(survey_model(config, emit))
+            emit(survey_model(config, emit, here(remembered)))
 
 
-def survey_model(config: WorkerConfig, emit: Callable[[Event], None]) -> ModelSurveyed:
+def survey_model(
+    config: WorkerConfig, emit: Callable[[Event], None], remembered: Remembered
+) -> ModelSurveyed:
     """Return what the model of `config` costs, from its config and weight headers alone.
 
     Raises:
@@ -58,6 +64,7 @@ def survey_model(config: WorkerConfig, emit: Callable[[Event], None]) -> ModelSu
             device=choose_device(config.device),
             max_context=found.max_context,
             prefill_chunk=config.prefill_chunk,
+            remembered=remembered,
         )
     )
     return ModelSurveyed(

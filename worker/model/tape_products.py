@@ -1,0 +1,117 @@
+"""Do products by small weights through oneDNN's graphs, which start sooner.
+
+At each `aten::mv` oneDNN looks up its kernel and allocates scratch memory anew: some 30 us, in
+which a core reads half a megabyte. A product that TorchScript gives to oneDNN as a graph is looked
+up once, and starts in some 10 us. The kernel is the same one and takes the weight as it lies in
+memory; it is compared with `mv` on numbers that cancel each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.jit._fuser import optimized_execution
+
+from worker.model.row_kernels import trials
+from worker.model.tape import Entry, Ref, Tape
+from worker.model.tape_fuse import Rewriting
+
+# Of the time that a product by a larger weight takes, 20 us are a fiftieth or less.
+_MOST_BYTES = 16 << 20
+# The first call watches the shapes, the second has the graph made, the third uses it.
+_CALLS = 3
+_MARK = "oneDNNFusionGroup"
+
+
+@dataclass(frozen=True)
+class QuickProduct:
+    """Stands in the place of the op `mm`, for one shape of weights.
+
+    Attributes:
+        name: that TorchScript knows it by.
+        function: what torch has compiled.
+    """
+
+    name: str
+    function: Any = field(repr=False, compare=False)
+    overloadpacket: Any = field(default=torch.ops.aten.mm, repr=False, compare=False)
+    _schema: Any = field(default=torch.ops.aten.mm.default._schema, repr=False, compare=False)
+
+    def __call__(self, weight: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        """Return `[outputs, 1]` for a weight `[outputs, width]` and a column `[width, 1]`."""
+        product: torch.Tensor = self.function(weight, column)
+        return product
+
+
+def with_quick_products(tape: Tape, inputs: int) -> Tape:
+    """Return the tape with a quick product in the place of each `mv` by a small weight.
+
+    Those of shapes whose bits would differ stay, and all do where torch has no such graphs.
+
+    Args:
+        inputs: how many of the outside tensors change between steps.
+    """
+    found: dict[torch.Size, QuickProduct | None] = {}
+    done = Rewriting()
+    for number, old in enumerate(tape.entries):
+        entry = done.entry(old)
+        weight = _weight(tape, entry, inputs)
+        if weight is not None and weight.shape not in found:
+            found[weight.shape] = _quick_product(weight)
+        quick = None if weight is None else found[weight.shape]
+        if weight is None or quick is None:
+            done.add(entry, number)
+            continue
+        fixed, row = entry.args
+        column = done.add(Entry(_VIEW, (row, [weight.shape[1], 1]), {}, None))
+        product = done.add(Entry(quick, (fixed, column), {}, None))
+        done.add(Entry(_VIEW, (product, [len(weight)]), {}, None), number)
+    return Tape(done.entries, tape.outside, done.renewed(tape.output))
+
+
+_VIEW = torch.ops.aten.view.default
+
+
+def _weight(tape: Tape, entry: Entry, inputs: int) -> torch.Tensor | None:
+    if entry.op is not torch.ops.aten.mv.default:
+        return None
+    ref: Ref = entry.args[0]
+    if ref.entry is not None or ref.place < inputs:
+        return None
+    weight = tape.outside[ref.place]
+    fits = weight.dtype is torch.bfloat16 and weight.device.type == "cpu"
+    return weight if fits and weight.is_contiguous() and weight.nbytes <= _MOST_BYTES else None
+
+
+def _quick_product(weight: torch.Tensor) -> QuickProduct | None:
+    """Make one for weights of this shape; None if none is made or its bits differ from `mv`."""
+    outputs, width = weight.shape
+    name = f"product_{outputs}_{width}"
+    source = f"def {name}(weight, column):\n    return torch.ops.aten.mm(weight, column)\n"
+    function = getattr(torch.jit.CompilationUnit(source), name)
+    numbers = list(trials(weight.new_empty(1, width), weight, False))
+    row, like_weight, _ = numbers[0]
+    column = row.view(width, 1)
+    with _graphs_made(), optimized_execution(True):
+        for _ in range(_CALLS):
+            product = function(like_weight, column)
+    plan = function.get_debug_state().execution_plans
+    made = any(_MARK in str(each.graph) for each in plan.values())
+    if made and torch.equal(product[:, 0], torch.mv(like_weight, row[0])):
+        return QuickProduct(name, function)
+    return None
+
+
+@contextmanager
+def _graphs_made() -> Iterator[None]:
+    """Have torch make graphs of what it compiles, and nothing else that was not so before."""
+    was = torch.jit.onednn_fusion_enabled()
+    torch.jit.enable_onednn_fusion(True)
+    try:
+        yield
+    finally:
+        torch.jit.enable_onednn_fusion(was)

@@ -1,0 +1,113 @@
+"""Say how an op writes its result to memory that is there, by ops of the same arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from worker.model.tape import Entry, Ref
+from worker.model.tape_products import QuickProduct
+
+_ATEN = torch.ops.aten
+# They only copy, but for the type.
+_COPIES = frozenset((_ATEN._to_copy, _ATEN.to, _ATEN.clone))
+# For a number in the place of a tensor, torch makes a tensor at each call.
+_OF_TWO = frozenset((_ATEN.add, _ATEN.sub, _ATEN.mul, _ATEN.div))
+_MAYBE_TENSORS = "List[Optional[Tensor]]"
+
+
+class Writes:
+    """Ops that write.
+
+    Args:
+        values: what each tensor of the tape is at some position.
+        ref_to: gives the ref of a tensor that stays.
+    """
+
+    def __init__(
+        self, values: Mapping[Ref, torch.Tensor], ref_to: Callable[[torch.Tensor], Ref]
+    ) -> None:
+        self._values, self._ref_to = values, ref_to
+        self._writing: dict[Any, Any] = {}
+        self._numbers: dict[tuple[float, int], Ref] = {}
+
+    def can_write(self, entry: Entry) -> bool:
+        """Say whether there are such ops for `entry`."""
+        if isinstance(entry.op, QuickProduct):
+            return False
+        if entry.op not in self._writing:
+            self._writing[entry.op] = _writing(entry.op)
+        is_copy = entry.op.overloadpacket in _COPIES
+        return is_copy or self._writing[entry.op] is not None
+
+    def of(self, entry: Entry, taken: Entry, buffer: torch.Tensor) -> Iterator[Entry]:
+        """Give what does `entry`, whose arguments are those of `taken` by now, into `buffer`."""
+        out = self._ref_to(buffer)
+        packet = entry.op.overloadpacket
+        if packet in _COPIES:
+            yield _copy(out, taken.args[0])
+        elif packet is _ATEN.cat:
+            begin, dim = 0, entry.args[1] if len(entry.args) > 1 else 0
+            for part, ref in zip(entry.args[0], taken.args[0], strict=True):
+                size = self._values[part].shape[dim]
+                yield _copy(self._ref_to(buffer.narrow(dim, begin, size)), ref)
+                begin += size
+        elif entry.op is _ATEN.mean.dim and not entry.named and buffer.dtype is torch.float32:
+            count = self._values[entry.args[0]].numel() // buffer.numel()
+            yield Entry(_ATEN.sum.IntList_out, taken.args, {"out": out}, None)
+            by = self._number(count, buffer)
+            yield Entry(_ATEN.div.out, (out, by), {"out": out}, None)
+        else:
+            args = taken.args
+            if packet in _OF_TWO and self._is_by_number(entry, buffer):
+                args = (args[0], self._number(args[1], buffer), *args[2:])
+            named = {**taken.named, "out": out}
+            yield Entry(self._writing[entry.op], args, named, None)
+
+    def _is_by_number(self, entry: Entry, buffer: torch.Tensor) -> bool:
+        """Say whether the second argument is a number that a tensor holds exactly as well.
+
+        In narrower types a number is kept wider than a tensor would.
+        """
+        first, second = entry.args[:2]
+        is_number = type(second) in (int, float)
+        kinds = {buffer.dtype, self._values[first].dtype} if isinstance(first, Ref) else set()
+        return is_number and kinds == {torch.float32}
+
+    def _number(self, number: float, like: torch.Tensor) -> Ref:
+        """Return a tensor of that number with the dimensions of `like`, which is of float32."""
+        key = (number, like.dim())
+        if key not in self._numbers:
+            made = torch.full((1,) * like.dim(), number, dtype=torch.float32)
+            self._numbers[key] = self._ref_to(made)
+        return self._numbers[key]
+
+
+def _copy(target: Ref, source: Any) -> Entry:
+    return Entry(_ATEN.copy_.default, (target, source), {}, None)
+
+
+def _writing(op: Any) -> Any:
+    """Return the op of the same arguments that writes to `out`, if torch has a kernel for it.
+
+    Without one, torch makes the result and copies it.
+    """
+    wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
+    if any(
+        kind == _MAYBE_TENSORS for _, kind in wanted
+    ):  # TorchScript takes lists of tensors alone
+        return None
+    for name in op.overloadpacket.overloads():
+        found = getattr(op.overloadpacket, name)
+        given = found._schema.arguments
+        out = [a.name for a in given if a.is_out]
+        rest = [(a.name, str(a.type)) for a in given if not a.is_out]
+        if out == ["out"] and rest == wanted and _has_kernel(found):
+            return found
+    return None
+
+
+def _has_kernel(op: Any) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CPU"))
