@@ -22,6 +22,8 @@ from tools.plan_shapes import smollm2_135m as smollm2
 from worker.protocol.costs import ModelCosts
 
 WORST_ALLOWED = 1.05
+# What a layer takes beside reading its weights, as docs/plan.md has it.
+LAYER_MS = 0.4
 
 
 def best_bottleneck_ms(slots: Sequence[Slot], costs: ModelCosts) -> float | None:
@@ -35,6 +37,7 @@ def best_bottleneck_ms(slots: Sequence[Slot], costs: ModelCosts) -> float | None
     for host in slots:
         cost = costs.quantizations[host.quantization]
         rate = host.read_gbps * 1e6
+        layer_bytes = int(LAYER_MS * rate)
         following = list(best)
         for start in range(count):
             if best[start] == float("inf"):
@@ -52,8 +55,8 @@ def best_bottleneck_ms(slots: Sequence[Slot], costs: ModelCosts) -> float | None
                 need += max(kv + role.running_bytes, role.loading_bytes)
                 may_end = end == count or costs.cuts is None or end in costs.cuts
                 if need <= host.free_bytes and may_end:
-                    step_ms = max(best[start], (read + role.read_bytes) / rate)
-                    following[end] = min(following[end], step_ms)
+                    work = read + role.read_bytes + (end - start) * layer_bytes
+                    following[end] = min(following[end], max(best[start], work / rate))
         best = following
     return None if best[count] == float("inf") else best[count]
 

@@ -67,9 +67,11 @@ class Forwards(Generic[A]):
         job = self._opened(request, timed)
         part = job.part
         with self._undone_if_it_fails([job]):
+            # A chunk that asks for no token does without the head, which is large.
+            every_row = is_scored(request) or not part.choices
             with timed("forward"):
                 outputs = self._backend.forward(
-                    part.inputs, part.cache, part.placement, every_row=is_scored(request)
+                    part.inputs, part.cache, part.placement, every_row=every_row
                 )
             reply = self._reply(job, outputs, timed)
         self._commit(job)

@@ -35,6 +35,7 @@ class StageCosts:
         self._kv = _sums(costs.layer_kv_bytes)
         self._held = [w + kv for w, kv in zip(self._weights, self._kv, strict=True)]
         self._read = _sums(self._cost.layer_read_bytes)
+        self._works: dict[int, list[int]] = {}
 
     def need(self, start: int, end: int) -> StageNeed:
         """Return what layers start:end need.
@@ -74,13 +75,23 @@ class StageCosts:
             ends.append(min(running, loading, self.num_layers) - 1)
         return ends
 
-    def ends_by_reading(self, read_bytes: int) -> list[int]:
-        """Return, by start, the largest end below the last whose stage reads at most so much."""
-        sums, last = self._read, self.num_layers
-        left_bytes = read_bytes - self._cost.middle.read_bytes
+    def work_bytes(self, start: int, end: int, layer_bytes: int) -> int:
+        """Return what one decode step of layers start:end takes, in bytes that are read meanwhile.
+
+        Args:
+            start: first layer.
+            end: the one after the last.
+            layer_bytes: what is read in the time that a layer takes besides.
+        """
+        return self.read_bytes(start, end) + (end - start) * layer_bytes
+
+    def ends_by_work(self, work_bytes: int, layer_bytes: int) -> list[int]:
+        """Return, by start, the largest end below the last whose stage takes at most so much."""
+        sums, last = self._work(layer_bytes), self.num_layers
+        left_bytes = work_bytes - self._cost.middle.read_bytes
         # `last` as the upper bound of the search: an end of the last layer is not looked for.
         ends = [bisect_right(sums, begin + left_bytes, 0, last) - 1 for begin in sums[:last]]
-        ends[0] = bisect_right(sums, read_bytes - self._cost.first.read_bytes, 0, last) - 1
+        ends[0] = bisect_right(sums, work_bytes - self._cost.first.read_bytes, 0, last) - 1
         return ends
 
     def start_by_memory(self, room_bytes: int) -> int:
@@ -93,10 +104,17 @@ class StageCosts:
         )
         return max(running, loading, 1)
 
-    def start_by_reading(self, read_bytes: int) -> int:
-        """Return the first start above 0 of a last stage that reads at most `read_bytes`."""
-        left_bytes = read_bytes - self._cost.last.read_bytes
-        return max(bisect_left(self._read, self._read[self.num_layers] - left_bytes), 1)
+    def start_by_work(self, work_bytes: int, layer_bytes: int) -> int:
+        """Return the first start above 0 of a last stage that takes at most `work_bytes`."""
+        sums = self._work(layer_bytes)
+        left_bytes = work_bytes - self._cost.last.read_bytes
+        return max(bisect_left(sums, sums[self.num_layers] - left_bytes), 1)
+
+    def _work(self, layer_bytes: int) -> list[int]:
+        if layer_bytes not in self._works:
+            sums = [read + index * layer_bytes for index, read in enumerate(self._read)]
+            self._works[layer_bytes] = sums
+        return self._works[layer_bytes]
 
     def _role(self, start: int, end: int) -> RoleCost:
         if start == 0:

@@ -185,6 +185,19 @@ def test_options_of_sampling_reach_the_last_stage(chain: Chain) -> None:
     assert chain.forward(56, PROMPT, 0, sample=False).token_id is None
 
 
+def test_a_chunk_that_asks_for_no_token_does_without_the_head(chain: Chain) -> None:
+    seen: list[bool] = []
+    head = chain.stages[-1].backend._runner.loaded.model.lm_head
+    hook = head.register_forward_hook(lambda *_: seen.append(True))
+    try:
+        chain.forward(57, PROMPT, 0, sample=False)
+        before = len(seen)
+        chain.forward(57, PROMPT, len(PROMPT))
+    finally:
+        hook.remove()
+    assert (before, len(seen)) == (0, 1)
+
+
 def test_release_frees_the_cache(chain: Chain) -> None:
     chain.forward(60, PROMPT, 0)
     held = [stage.call(Release(request_id=60)).released for stage in chain.stages]

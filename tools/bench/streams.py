@@ -259,8 +259,10 @@ async def real(given: argparse.Namespace) -> dict[str, Any]:
         found["all rates"] = {
             count: [row.tokens_s for row in rows] for count, rows in rounds.items()
         }
-        ids = await pipeline.tokenize("t", TEXT * 64)
-        found["prefill of 1024"] = await prefill_ratio(pipeline, ids[:1024], 256, given.rounds)
+        ids = await pipeline.tokenize("t", TEXT * 128)
+        for tokens in (1024, PROMPT_TOKENS):
+            ratio = await prefill_ratio(pipeline, ids[:tokens], 256, given.rounds)
+            found[f"prefill of {tokens}"] = ratio
     return found
 
 

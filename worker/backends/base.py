@@ -233,9 +233,10 @@ class StageBackend(Protocol[A]):
     ) -> A:
         """Run this stage's layers; a failure leaves the cache as it was.
 
-        On a last stage the result is ready for `sample`, with `every_row` for `score` too. A
-        stage that holds the whole model runs its layers on the output of `embed`, and passes the
-        output of `load` through, because its layers have run on that already.
+        On a last stage the result is ready for `sample`, with `every_row` for `score` too, and
+        the head is not run sooner than by these. A stage that holds the whole model runs its
+        layers on the output of `embed`, and passes the output of `load` through, because its
+        layers have run on that already.
 
         Raises:
             OutOfDeviceMemory: the cache is as before.

@@ -132,7 +132,7 @@ class TransformersBackend:
                 want="logits" if wants_logits else "hidden",
             )
         # In logits -inf alone is a token that the model itself rules out; `amax` hands nan on.
-        # A chunk that asks for no token is looked at too: its keys and values stay.
+        # Of a chunk that asks for no token every row is looked at: its keys and values stay.
         checked = values.amax(-1)[:, None] if wants_logits else values
         try:
             require_finite(checked, mask, placement, self._runner.stage)
