@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
+from orchestrator.speculation.chances import Chances
 from orchestrator.speculation.pass_costs import SIZES, PassCosts
 from orchestrator.speculation.path import Verdict
 
 # Losses may come to this share of the time of the request.
 LOSS_SHARE = 0.025
+# So many tokens are taken to come anyway, and their share may be lost before: what can be guessed
+# of a text is mostly known after the first few guesses, and they come late where it must be saved
+# up for.
+ADVANCE_TOKENS = 20
 # A guess that was not sent and turned out right would have saved a pass; so much of one may be
 # spent on guessing for it. So nothing is risked on a text of which nothing can be guessed.
 CREDIT_PASSES = 0.5
 # A gain below it is not worth the trouble.
 LEAST_GAIN = 1.02
-_MEMORY = 0.95
-# The chance of a kind that was never tried, and of how many tries that belief is worth.
-_FIRST_CHANCE = 0.5
-_BELIEF = 1.0
-
-
-@dataclass(slots=True)
-class _Tries:
-    """Of one kind of guesses; old ones count less."""
-
-    right: float = 0.0
-    count: float = 0.0
-
-    def note(self, is_right: bool) -> None:
-        self.right = self.right * _MEMORY + is_right
-        self.count = self.count * _MEMORY + 1
+# Where more rows than these are reached with a smaller chance, the rest goes in the next pass.
+_SPLITS = (4, 8)
+_SPLIT_CHANCE = 0.5
+# Passes behind others may be in vain so much more often than there are stages: they cost little.
+_PATIENCE = 1.5
 
 
 class Depth:
@@ -41,17 +33,22 @@ class Depth:
     It keeps account: a pass with guesses is booked with what its tokens would have cost without,
     less what it took; a guess that was right though it was not sent is some credit. Where the
     account is overdrawn, nothing is guessed until plain passes have made up for it. So a text of
-    which nothing is guessed loses at most `LOSS_SHARE`, whatever was believed of chances and costs.
+    which nothing is guessed loses at most `LOSS_SHARE`, taken of `ADVANCE_TOKENS` tokens more than
+    it has, whatever was believed of chances and costs.
 
     Args:
         costs: of the pipeline.
         num_stages: passes that can be under way at once without waiting for each other.
+        most_tokens: that the answer may have.
     """
 
-    def __init__(self, costs: PassCosts, num_stages: int) -> None:
+    def __init__(
+        self, costs: PassCosts, num_stages: int, most_tokens: int = ADVANCE_TOKENS
+    ) -> None:
         self._costs = costs
         self._num_stages = num_stages
-        self._tries: defaultdict[int, _Tries] = defaultdict(_Tries)
+        self._advance = min(most_tokens, ADVANCE_TOKENS)
+        self._chances = Chances(costs.chances)
         self._gained_s = 0.0
         self._elapsed_s = 0.0
 
@@ -79,14 +76,14 @@ class Depth:
             unverified: kinds of those under way.
             most_to_come: tokens that the answer may still have.
         """
-        reached = prod(self._chance(kind) for kind in unverified)
-        if reached * (1 + self._num_stages) < 1 or not self.may_try:
+        reached = prod(self._chances.of(kind) for kind in unverified)
+        if reached * (1 + self._num_stages) * _PATIENCE < 1 or not self.may_try:
             return 0
         return self._best(kinds, 0, most_to_come)
 
     def guessed(self, verdict: Verdict) -> None:
         """Note what became of a guess, also of one that was not sent."""
-        self._tries[verdict.kind].note(verdict.is_right)
+        self._chances.note(verdict.kind, is_right=verdict.is_right)
         if verdict.is_right and not verdict.was_sent:
             self._gained_s += CREDIT_PASSES * (self._costs.plain_s or 0.0)
 
@@ -110,13 +107,16 @@ class Depth:
     def _best(self, kinds: Sequence[int], certain: int, most_to_come: int) -> int:
         """Return how many guesses give the most tokens for the time."""
         best, best_gain, tokens, chance = 0, LEAST_GAIN if certain else 0.0, float(certain), 1.0
+        may_split = certain and self._num_stages >= 2 * max(1, self._costs.num_live)
         fitting = iter(SIZES)
         size = next(fitting)
         for count, kind in enumerate(kinds, 1):
             rows = certain + count
             if rows > SIZES[-1]:
                 break
-            chance *= self._chance(kind)
+            if may_split and rows - 1 in _SPLITS and chance < _SPLIT_CHANCE:
+                break
+            chance *= self._chances.of(kind)
             tokens += chance
             while size < rows:
                 size = next(fitting)
@@ -128,19 +128,12 @@ class Depth:
             gain = tokens / (1 + surplus + trial / passes)
             if gain > best_gain and self._may_lose(surplus + trial):
                 best, best_gain = count, gain
-        return best
-
-    def _chance(self, kind: int) -> float:
-        """Return how likely a guess of a kind is right; of an untried one, as the kind below."""
-        below = self._chance(kind - 1) if kind > 0 else _FIRST_CHANCE
-        tries = self._tries.get(kind)
-        if tries is None:
-            return below
-        return (tries.right + _BELIEF * below) / (tries.count + _BELIEF)
+        return min(best, self._costs.most_rows - certain)
 
     def _may_lose(self, passes: float) -> bool:
         """Whether so much may be lost, in plain passes; nothing before one of those was seen."""
         plain_s = self._costs.plain_s
         if plain_s is None:
             return False
-        return self._gained_s + LOSS_SHARE * self._elapsed_s >= passes * plain_s
+        allowed_s = LOSS_SHARE * (self._elapsed_s + self._advance * plain_s)
+        return self._gained_s + allowed_s >= passes * plain_s

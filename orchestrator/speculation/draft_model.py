@@ -5,10 +5,12 @@ from __future__ import annotations
 from orchestrator.bundle.records import NoRecorder
 from orchestrator.failures import OpRejected
 from orchestrator.specs import StageSpec
+from orchestrator.speculation.model_drafter import verifies
 from orchestrator.stages import Stages
 from orchestrator.timeouts import Timeouts
 from worker.protocol.capabilities import Capability
 from worker.protocol.exits import ExitCode
+from worker.protocol.ops import Sampling
 
 # Two tokenizers that agree on them are one: words, cases, digits, spaces, scripts, symbols, code.
 PROBES = (
@@ -17,6 +19,11 @@ PROBES = (
     "  \t\n\n Überraschung: naïve café, Ελληνικά, русский, 日本語の文章, 한국어, العربية, 🙂👩‍👩‍👧",
     '<|im_start|>user\n{"key": [null, 1e-9, true]}</s><|endoftext|>\\frac{a}{b} != 0x7F',
 )
+
+# As few rows as there are in the smaller and the larger pack, and how many passes a worker needs
+# to compare them, to write down its short way, and to compare that.
+_PACK_ROWS = (2, 5)
+_WARM_PASSES = 3
 
 
 class DraftRefused(Exception):
@@ -42,7 +49,29 @@ async def start_draft(spec: StageSpec, timeouts: Timeouts) -> Stages:
             "guess, as its state has no positions; give --draft-model-id a model with attention "
             "in all layers"
         )
+    if verifies(model):
+        try:
+            await _warm(model)
+        except BaseException:
+            await model.aclose()
+            raise
     return model
+
+
+async def _warm(model: Stages) -> None:
+    """Have it compare its kernels for packs of rows, as it does with the first of each size.
+
+    That takes some dozen steps: now, while the stages still load, nobody waits for them.
+    """
+    rid = "warm"
+    try:
+        await model.prefill(rid, [0], 1, Sampling())
+        for rows in _PACK_ROWS:
+            for _ in range(_WARM_PASSES):
+                await model.verify(rid, [0] * rows, 1, Sampling())
+    except OpRejected:
+        pass  # It guesses as well as it can.
+    await model.release(rid)
 
 
 async def check_language(model: Stages, draft: Stages, draft_name: str) -> None:

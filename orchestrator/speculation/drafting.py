@@ -62,8 +62,8 @@ class Drafting:
         if self.takes_time and self._task is None and not path.is_ended:
             start = len(path.ids) + len(path.unsent)
             if start < self._total - 1 and len(path.unsent) < MOST_WAITING:
-                self._start = start
-                guessing: Any = self._drafter.guess(path.all_ids, path.num_certain, 1)
+                self._start, most = start, min(MOST_AT_ONCE, self._total - 1 - start)
+                guessing: Any = self._drafter.guess(path.all_ids, path.num_certain, most)
                 self._task = asyncio.create_task(guessing)
         return self.is_on
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from statistics import median
 
+from orchestrator.speculation.chances import Chances
+
 # Rows of one pass: few sizes, so that each is known soon.
 SIZES = (1, 2, 4, 8, 16)
+# Workers pack rows in these, and compare the kernels of each when they first have so many.
+_PACKS = (1, 4, 16)
+_FEWEST_LARGE = _PACKS[-2] + 1
+# Passes of a pack that take longer than later ones: compared, written down, compared again; and
+# what they take besides the rows one by one, in single rows.
+_TRIALS = 3
+_TRIAL_ROWS = 3
 _PLAIN_PASSES = 16
 # A pass that took so many times the median was held up, by a stage that was lost perhaps.
 _OUTLIER = 3.0
 # What a row more may cost before it was measured, as a share of the stages' work for the first.
 # Packed rows cost some hundredths; those of a model that cannot be packed cost as much each.
-_PACKED_ROW = 0.25
+_PACKED_ROW = 0.1
 _NEWEST = 0.3
 # What was found dear once, perhaps in a bad moment, is tried again after some hundred passes.
 _FADING = 0.99
@@ -29,17 +38,21 @@ class PassCosts:
     Attributes:
         plain_s: what one token costs without guesses: the mean of the newest; None: not known yet.
         num_live: requests that are guessed ahead at this moment.
+        chances: of guesses, over all requests.
     """
 
     def __init__(self, max_rows: int, links_s: Callable[[], float]) -> None:
         self.plain_s: float | None = None
         self.num_live = 0
+        self.chances = Chances()
         self._packs = max_rows > 1
         self._links_s = links_s
         self._plain_s: deque[float] = deque(maxlen=_PLAIN_PASSES)
-        # By size: how much longer than a plain pass, in plain passes, and how many there were.
+        # By size: how much longer than a plain pass, in plain passes.
         self._surplus: dict[int, float] = {}
-        self._times: dict[int, int] = dict.fromkeys(SIZES, 0)
+        # By pack: passes that were sent, and those that came back.
+        self._sent: Counter[int] = Counter()
+        self._landed: Counter[int] = Counter()
 
     def plain(self, took_s: float) -> None:
         """Note a pass of one row beside which nothing else was done for the request."""
@@ -51,12 +64,15 @@ class PassCosts:
         for size in self._surplus:
             self._surplus[size] *= _FADING
 
+    def sent(self, rows: int) -> None:
+        """Note that the workers get so many rows."""
+        self._sent[_pack_of(rows)] += 1
+
     def packed(self, rows: int, took_s: float, *, was_first: bool) -> None:
         """Note a pass of several rows; only of the first one under way the time says much."""
-        size = size_of(rows)
-        is_trial = not self._times[size]
-        self._times[size] += 1
-        if self.plain_s is None or not was_first or is_trial:
+        size, pack = size_of(rows), _pack_of(rows)
+        self._landed[pack] += 1
+        if self.plain_s is None or not was_first or self._landed[pack] <= _TRIALS:
             return
         surplus = min(max(0.0, took_s / self.plain_s - 1), float(rows))
         known = self._surplus.get(size, surplus)
@@ -75,13 +91,17 @@ class PassCosts:
     def trial(self, rows: int) -> float:
         """Return how much longer it takes this once, in plain passes.
 
-        Workers that pack rows compare the kernels for a number of rows when they first have so
-        many, which takes as long as the rows one by one.
+        Workers that pack rows compare the kernels of a pack when they first have that many rows,
+        which takes as long as those rows one by one (see `most_rows`) and some more.
         """
-        size = size_of(rows)
-        if self._times[size] or size == 1 or not self._packs:
+        if not self._packs or rows == 1 or self._sent[_pack_of(rows)]:
             return 0.0
-        return size * self._work
+        return (min(rows, _FEWEST_LARGE) + _TRIAL_ROWS) * self._work
+
+    @property
+    def most_rows(self) -> int:
+        """Rows that a pass may have: the first ones that are compared are as few as will do."""
+        return SIZES[-1] if not self._packs or self._sent[_PACKS[-1]] else _FEWEST_LARGE
 
     @property
     def _work(self) -> float:
@@ -96,3 +116,7 @@ class PassCosts:
 def size_of(rows: int) -> int:
     """Return the size that rows are packed in."""
     return next(size for size in SIZES if size >= rows)
+
+
+def _pack_of(rows: int) -> int:
+    return next(pack for pack in _PACKS if pack >= rows)

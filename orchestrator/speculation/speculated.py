@@ -83,7 +83,7 @@ class SpeculatedTokens:
         self._bounds = bounds
         self._num_stages = len(pipeline.facts.ready)
         self._costs = costs
-        self._depth = Depth(costs, self._num_stages)
+        self._depth = Depth(costs, self._num_stages, bounds.total - len(lease.prompt))
         self._path = Path(lease.prompt)
         self._drafting = Drafting(drafter, self._path, bounds.total, bounds.ends)
         self._flights: deque[_Flight] = deque()
@@ -139,6 +139,8 @@ class SpeculatedTokens:
     async def _drive(self) -> None:
         try:
             lease, sampling = self._lease, sampling_after(self._request.sampling, self._path.ids)
+            if self._depth.may_try:
+                self._drafting.go_on()  # a draft model reads the prompt meanwhile
             self._take(await self._pipeline.run(lease.name, lease.ops, sampling))
             while not self._is_over:
                 while len(self._unread) >= MOST_UNREAD:
@@ -212,6 +214,7 @@ class SpeculatedTokens:
         sampling = sampling_after(self._request.sampling, ids[: position + 1])
         task = asyncio.create_task(self._pipeline.verify(rid, tokens, position, sampling))
         is_first = not self._flights
+        self._costs.sent(len(tokens))
         self._flights.append(_Flight(task, len(tokens), is_first, time.perf_counter()))
 
     def _land(self, flight: _Flight) -> None:

@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 from orchestrator.bundle.records import NoRecorder
 from orchestrator.generate import generate
 from orchestrator.request import GenerationRequest
-from orchestrator.speculation.ngram import LONGEST_MATCH, NgramDrafter
+from orchestrator.speculation.drafter import Drafter
+from orchestrator.speculation.model_drafter import ModelDrafter
+from orchestrator.speculation.ngram import LONGEST_MATCH, MOST_PLACES, NgramDrafter
 from tests.support.speculation import (
     VOCAB_SIZE,
     Guessing,
     Ruled,
     Told,
     penalized,
+    recurring,
     ruled,
     ruled_answer,
 )
@@ -50,7 +53,11 @@ def mixed(sampling: Sampling, chance: float, luck: random.Random) -> Any:
 
 
 async def answer(
-    pipeline: Ruled, drafter: Told, sampling: Sampling, stop_after: int | None = None, **more: Any
+    pipeline: Ruled,
+    drafter: Drafter,
+    sampling: Sampling,
+    stop_after: int | None = None,
+    **more: Any,
 ) -> list[int]:
     options = {"request_id": "r", "prompt": "x", "sampling": sampling, **more}
     speculator: Any = Guessing(pipeline, drafter)
@@ -101,6 +108,31 @@ def test_any_guesses_give_the_tokens_of_plain_decoding(
 
 @settings(max_examples=60)
 @given(
+    st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=9),
+    SAMPLINGS,
+    st.integers(1, 60),
+    st.integers(5, 30),
+    st.integers(0, 1 << 32).map(random.Random),
+)
+def test_a_draft_model_that_looks_up_gives_the_tokens_of_plain_decoding(
+    prompt: list[int], sampling: Sampling, count: int, surprise_every: int, luck: random.Random
+) -> None:
+    rule = recurring(13)
+    pipeline = Ruled(prompt, turns=lambda: luck.choice((1, 2, 5)), rule=rule)
+    own = Ruled(prompt, len(prompt) + count // 2 + 30, rule=recurring(surprise_every))
+    model: Any = own
+    request = GenerationRequest(request_id="r", prompt="x", sampling=sampling)
+    drafter = ModelDrafter(model, request, VOCAB_SIZE)
+    tokens = asyncio.run(answer(pipeline, drafter, sampling, max_new_tokens=count))
+    assert (tokens, own.released, own.running) == (
+        ruled_answer(prompt, count, sampling, rule),
+        ["draft-r"],
+        0,
+    )
+
+
+@settings(max_examples=60)
+@given(
     st.sets(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=4),
     st.integers(0, 1000),
     st.booleans(),
@@ -128,30 +160,50 @@ def test_an_answer_that_ends_early_ends_where_it_does_without_guesses(
     assert (tokens, drafter.closed, pipeline.running) == (plain, True, 0)
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 15), st.data())
-def test_a_lookup_finds_the_longest_earlier_match(
+def agreeing(ids: Sequence[int], place: int) -> tuple[int, int]:
+    """Return how many tokens before a place are those at the end, and beyond one that is not."""
+    same = [a == b for a, b in zip(ids[:place][::-1], ids[::-1], strict=False)]
+    straight = [*same, False].index(False)
+    beyond = [*same[straight + 1 :], False].index(False)
+    return min(straight, LONGEST_MATCH), min(beyond, LONGEST_MATCH)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 15), st.data())
+def test_a_lookup_finds_the_best_earlier_match(
     ids: list[int], most: int, data: st.DataObject
 ) -> None:
-    """The rule, slowly: the longest end of the text that stands earlier in what is certain."""
+    """The rule, slowly: two tokens alike, or one, or all but the last; of those the best place."""
     num_certain = data.draw(st.integers(1, len(ids)))
     drafter = NgramDrafter()
     for length in range(1, num_certain):
         drafter.look_up(ids[:length], length, most)
     found = drafter.look_up(ids, num_certain, most).tokens
-    matches = [
-        (length, place)
-        for place in range(1, num_certain)
-        for length in range(1, min(place, len(ids) - 1, LONGEST_MATCH) + 1)
-        if ids[place - length : place] == ids[len(ids) - length :]
-    ]
-    followed = set()
-    for length, place in matches:
-        text = list(ids)
-        for at in range(place, place + most):
+    fits = {place: agreeing(ids, place) for place in range(1, num_certain)}
+    alike = [place for place, (straight, _) in fits.items() if straight > 1]
+    alike = alike or [place for place, (straight, _) in fits.items() if straight == 1]
+    if not alike:
+        ends = range(1, min(num_certain, len(ids) - 1))
+        alike = [place + 1 for place in ends if ids[place - 1] == ids[-2]]
+        fits = {place: agreeing(ids, place) for place in alike}
+    newest = sorted(alike, reverse=True)[:MOST_PLACES]
+    # Of equal ones the newest.
+    best = max(newest, key=lambda place: 2 * fits[place][0] + fits[place][1], default=None)
+    text = list(ids)
+    if best is not None:
+        for at in range(best, best + most):
             text.append(text[at])
-        followed.add((length, tuple(text[len(ids) :])))
-    longest = max((length for length, _ in followed), default=0)
-    # With very few different tokens a pair has more places than are looked at.
-    assert (found in {tokens for _, tokens in followed}) if followed else found == ()
-    if num_certain <= 12 and followed:
-        assert found in {tokens for length, tokens in followed if length == longest}
+    assert found == tuple(text[len(ids) :])
+
+
+def test_a_copy_goes_on_behind_a_word_that_was_changed() -> None:
+    told = [10, 11, 12, 13, 14, 15, 16]
+    changed = [*told, 10, 11, 12, 99]  # 99 in the place of 13, and never seen
+    assert NgramDrafter().look_up(changed, len(changed), 3).tokens == (14, 15, 16)
+
+
+def test_of_places_that_agree_as_far_the_one_with_the_same_words_before_is_taken() -> None:
+    told = [1, 2, 3, 7, 20, 21, 4, 5, 6, 7, 30, 31]
+    now = [*told, 1, 2, 3, 8, 7]
+    assert NgramDrafter().look_up(now, len(now), 1).tokens == (30,)
+    now = [*told, 1, 2, 9, 7]
+    assert NgramDrafter().look_up(now, len(now), 2).tokens == (20, 21)

@@ -13,10 +13,13 @@ from orchestrator.chunk import Chunk
 from orchestrator.failures import OpRejected
 from orchestrator.prefixes import Lease
 from orchestrator.request import GenerationRequest
-from orchestrator.speculation.drafter import Draft
+from orchestrator.speculation.drafter import Draft, Drafter
 from orchestrator.speculation.pass_costs import PassCosts
 from orchestrator.speculation.speculated import Bounds, SpeculatedTokens
+from worker.protocol.capabilities import Capability
 from worker.protocol.ops import SampledReply, Sampling
+
+Rule = Callable[[Sequence[int], Sampling], int]
 
 VOCAB_SIZE = 50
 NUM_STAGES = 3
@@ -29,11 +32,24 @@ def ruled(ids: Sequence[int], sampling: Sampling) -> int:
     return hashlib.sha256(told.encode()).digest()[0] % VOCAB_SIZE
 
 
-def ruled_answer(prompt: Sequence[int], count: int, sampling: Sampling) -> list[int]:
+def recurring(surprise_every: int) -> Rule:
+    """Return a rule whose texts go round, but for a surprise after every so many tokens."""
+
+    def rule(ids: Sequence[int], sampling: Sampling) -> int:
+        if len(ids) % surprise_every == 0:
+            return ruled(ids, sampling)
+        return ruled(ids[-2:], Sampling()) % 6
+
+    return rule
+
+
+def ruled_answer(
+    prompt: Sequence[int], count: int, sampling: Sampling, rule: Rule = ruled
+) -> list[int]:
     """Return what plain decoding gives."""
     ids = list(prompt)
     for _ in range(count):
-        ids.append(ruled(ids, penalized(sampling, ids)))
+        ids.append(rule(ids, penalized(sampling, ids)))
     return ids[len(prompt) :]
 
 
@@ -51,12 +67,13 @@ def penalized(sampling: Sampling, ids: Sequence[int]) -> Sampling:
 
 @dataclass
 class Ruled:
-    """A pipeline whose tokens come by `ruled`; passes take turns of the event loop.
+    """A pipeline whose tokens come by a rule; passes take turns of the event loop.
 
     Attributes:
         prompt: ids that every text is.
         turns: how many turns of the loop the next pass takes.
         refused: tokens that it refuses to work on.
+        rule: what follows.
         passes: tokens and position of each pass.
     """
 
@@ -66,6 +83,7 @@ class Ruled:
     refused: frozenset[int] = frozenset()
     fails_at: int | None = None
     ends: frozenset[int] = frozenset()
+    rule: Rule = ruled
     passes: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
     released: list[object] = field(default_factory=list)
     running: int = 0
@@ -79,6 +97,7 @@ class Ruled:
             eos_token_ids=self.ends,
             vocab_size=VOCAB_SIZE,
             ready=[None] * NUM_STAGES,
+            shared_capabilities=frozenset((Capability.AS_STEPS, Capability.SAMPLE_STEPS)),
         )
 
     def history_bytes(self, rid: object) -> int:
@@ -97,6 +116,11 @@ class Ruled:
     async def run(self, rid: object, chunks: Sequence[Chunk], sampling: Sampling) -> SampledReply:
         tokens = [token for chunk in chunks for token in chunk.tokens]
         return (await self._rows(tokens, chunks[0].position, sampling, each=False))[-1]
+
+    async def prefill(
+        self, rid: object, tokens: Sequence[int], chunk_tokens: int, sampling: Sampling
+    ) -> SampledReply:
+        return await self.forward(rid, tokens, 0, sampling)
 
     async def forward(
         self, rid: object, tokens: Sequence[int], position: int, sampling: Sampling
@@ -140,7 +164,7 @@ class Ruled:
             if not mine.done():
                 mine.set_result(None)
         if not each:
-            return [SampledReply(token_id=ruled(held, sampling))]
+            return [SampledReply(token_id=self.rule(held, sampling))]
         replies = []
         for i in range(len(tokens)):
             ids = held[: position + i + 1]
@@ -148,7 +172,7 @@ class Ruled:
             if sampling.penalty_tokens is not None:
                 seen = {*sampling.penalty_tokens, *tokens[1 : i + 1]}
                 own = penalized(sampling, sorted(seen))
-            replies.append(SampledReply(token_id=ruled(ids, own)))
+            replies.append(SampledReply(token_id=self.rule(ids, own)))
         return replies
 
 
@@ -191,7 +215,7 @@ class Guessing:
     """A speculator whose requests are all guessed by one drafter."""
 
     pipeline: Ruled
-    drafter: Told
+    drafter: Drafter
     costs: PassCosts = field(default_factory=lambda: FreeRows(16, lambda: 0.0))
 
     def open(self, request: GenerationRequest, lease: Lease, bounds: Bounds) -> SpeculatedTokens:

@@ -1,7 +1,7 @@
 """Compare decoding with and without guesses, over links of different lengths, one stream at a time.
 
     python -m tools.bench.speculation [--folder MODEL] [--links MS,MS,…] [--way ngram|draft]
-                                      [--prompts quote|chat|random] [--tokens N] [--rounds N]
+                                      [--prompts quote|edit|chat|random] [--tokens N] [--rounds N]
 
 One stage for each link, all on this machine, each behind a carrier that holds bytes back for half
 of the link's round trip, in both directions. `--links 0,0` is a pipeline without a network. Every
@@ -9,8 +9,9 @@ answer must have the token ids of plain decoding (same pipeline, no guesses), wh
 turn with it. `x` is plain decode time divided by the time with guesses, from the first token to
 the last; the summary has the median over prompts and the ratio of the sums.
 
-quote: code and text that the answer repeats or continues. chat: free questions. random: a text
-of random tokens after which nothing is guessed right, by a drafter that is told to guess wrongly.
+quote: code and text that the answer repeats or continues. edit: code and text that it changes as
+it does so, with more or less that is new. chat: free questions. random: the prompts of quote, with
+a drafter that is told to guess wrongly, so that nothing is ever right.
 --draft-quantization and --draft-folder choose the draft model of `--way draft`; by default it is
 the model itself, as a stand-in for one that is nearly always right, which says nothing about how
 good a real draft model is.
@@ -178,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="a model; by default the demo model")
     parser.add_argument("--links", default=LINKS_MS, help="round trips in ms (%(default)s)")
     parser.add_argument("--way", choices=("ngram", "draft"), default="ngram")
-    parser.add_argument("--prompts", choices=("quote", "chat", "random"), default="quote")
+    parser.add_argument("--prompts", choices=("quote", "edit", "chat", "random"), default="quote")
     parser.add_argument("--most-prompts", type=int, metavar="N")
     parser.add_argument("--tokens", type=int, default=96, metavar="N")
     parser.add_argument("--rounds", type=int, default=1, metavar="N")

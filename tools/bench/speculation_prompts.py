@@ -45,6 +45,36 @@ _JSON = """[
   {"id": 2, "name": "Grace", "role": "editor", "active": true},
   {"id": 3, "name": "Linus", "role": "viewer", "active": false}
 ]"""
+_STATS = '''import math
+
+
+def mean(values):
+    """Return the arithmetic mean."""
+    return sum(values) / len(values)
+
+
+def variance(values):
+    """Return the population variance."""
+    middle = mean(values)
+    return sum((value - middle) ** 2 for value in values) / len(values)
+'''
+_ACCOUNT = """class Account:
+    def __init__(self, owner, balance=0):
+        self.owner = owner
+        self.balance = balance
+
+    def deposit(self, amount):
+        if amount <= 0:
+            raise ValueError("amount must be positive")
+        self.balance += amount
+"""
+_MINUTES = (
+    "The council met on Tuesday evening to discuss the new bridge over the river Aune. Mrs. "
+    "Halvorsen, who leads the planning office, said that the work would begin in March and last "
+    "for eighteen months. During that time the ferry will run every twenty minutes. The costs of "
+    "forty-two million crowns are shared by the town and the county."
+)
+_CSV = "id,city,country,people\n1,Oslo,Norway,709000\n2,Bergen,Norway,291000\n3,Malmo,Sweden,351000"
 
 # By kind: whether it is completed as it is, and the text.
 PROMPTS: dict[str, list[tuple[bool, str]]] = {
@@ -55,6 +85,17 @@ PROMPTS: dict[str, list[tuple[bool, str]]] = {
         (False, f"Copy this code exactly and change nothing:\n\n{_CODE}"),
         (True, f'Article:\n{_TEXT}\n\nThe article says, in full: "The lighthouse at'),
         (False, f"Quote the sentences about the lamp and the path from this text:\n\n{_TEXT}"),
+    ],
+    "edit": [
+        (
+            True,
+            f"# stats.py\n{_STATS}\n# stats.py again, with type hints\nimport math\n\n\ndef mean(",
+        ),
+        (False, f"Rename the class Stack to Pile in this code and show all of it:\n\n{_CODE}"),
+        (False, f"Here is my code. Return the whole file with docstrings added:\n\n{_ACCOUNT}"),
+        (False, f"List the sentences of this text as a numbered list:\n\n{_MINUTES}"),
+        (True, f'{_CSV}\n\nThe same table as JSON:\n[\n  {{"id": 1, "city": "Oslo",'),
+        (False, f"Correct the spelling of this text, change nothing else:\n\n{_MINUTES}"),
     ],
     "chat": [
         (False, "Why is the sky blue? Explain it to a child."),
