@@ -7,32 +7,44 @@ from pathlib import Path
 
 import pytest
 
-from tools.bench import against, startup
-from tools.bench.llama_rpc import LlamaFiles, serving, timed_of
-from tools.bench.plain import Timed
+from orchestrator.benchmark.stream import StreamSample
+from tools.bench import startup
+from tools.bench.answers import Answers, figures, ratios
+from tools.bench.comparison import LLAMA, PLAIN, STAGELINE, Comparison
+from tools.bench.llama_rpc import LlamaFiles, sample_of, serving
 from tools.bench.startup import Start, is_ready, phases_of
 
-# Answers like a llama-server, with its own command line as the tokens of the text.
+# Answers like a llama-server: the number of its rpc-servers and of its streams as first tokens.
 _SERVER = """\
 #!{python}
 import http.server, json, sys
-port = int(sys.argv[sys.argv.index("--port") + 1])
+def given(flag): return sys.argv[sys.argv.index(flag) + 1]
 class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *args): pass
-    def answer(self, values):
-        self.send_response(200); self.end_headers(); self.wfile.write(json.dumps(values).encode())
-    def do_GET(self): self.answer({{"status": "ok"}})
+    def begin(self):
+        self.send_response(200); self.end_headers()
+    def event(self, tokens, predicted):
+        event = {{"tokens": tokens, "tokens_predicted": predicted}}
+        self.wfile.write(b"data: " + json.dumps(event).encode() + b"\\n\\n")
+    def do_GET(self): self.begin()
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        rpc = sys.argv[sys.argv.index("--rpc") + 1].split(",")
-        timings = {{"prompt_per_second": len(asked["prompt"]), "predicted_per_second": len(rpc)}}
-        self.answer({{"tokens": [asked["n_predict"], asked["temperature"]], "timings": timings}})
-http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+        self.begin()
+        self.event([len(given("--rpc").split(","))], 1)
+        self.event([int(given("--parallel"))], 2)
+        self.event([asked["prompt"][0]], asked["n_predict"])
+        self.event([], asked["n_predict"])
+http.server.ThreadingHTTPServer(("127.0.0.1", int(given("--port"))), Handler).serve_forever()
 """
 _RPC = """\
 #!{python}
-import signal
-signal.pause()
+import socket, sys
+listening = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
+while True: listening.accept()[0].close()
+"""
+_ENDS = """\
+#!{python}
+raise SystemExit("no such device")
 """
 
 
@@ -67,26 +79,81 @@ def test_a_program_that_fails_is_no_measurement() -> None:
         startup.started(["-c", "raise SystemExit(3)"])
 
 
-def test_ratios_against_others_are_those_of_the_medians() -> None:
-    found = {
-        against.STAGELINE: [Timed((1, 2), n, 10.0) for n in (10.0, 30.0, 20.0)],
-        against.PLAIN: [Timed((1, 2), 40.0, 5.0)],
+def sample(*token_ms: float, ids: tuple[int, ...] = (), begun_ms: float = 0.0) -> StreamSample:
+    return StreamSample(10, begun_ms, token_ms, ids or tuple(range(len(token_ms))))
+
+
+def test_of_one_answer_the_figures_are_its_own() -> None:
+    alone = sample(500.0, 600.0, 1000.0)
+    assert figures([Answers((alone,))]) == {
+        "prefill_tokens_per_s": [20.0],
+        "decode_tokens_per_s": [alone.decode_tokens_per_s],
+        "tokens_per_s": [3.0],
     }
-    assert against.ratios(found, against.PLAIN) == (0.5, 2.0)
-    assert against.report(found).splitlines()[-1] == "the same tokens as transformers: yes"
-    found[against.PLAIN].append(Timed((1, 3), 40.0, 5.0))
-    assert against.as_json(found)["same_tokens"] is False
+
+
+def test_of_several_answers_decoding_begins_when_each_has_its_first_token() -> None:
+    together = Answers((sample(500.0, 1500.0, 3000.0), sample(1000.0, 2000.0, begun_ms=-1000.0)))
+    assert figures([together]) == {
+        "prefill_tokens_per_s": [10.0],
+        "decode_tokens_per_s": [1.5],
+        "tokens_per_s": [1.25],
+    }
+
+
+def test_ratios_against_others_are_those_of_the_medians() -> None:
+    def answers(first_ms: float) -> Answers:
+        return Answers((sample(first_ms, first_ms + 100.0),))
+
+    mine, theirs = [answers(ms) for ms in (100.0, 900.0, 200.0)], [answers(400.0)]
+    assert ratios(mine, theirs) == {
+        "prefill_tokens_per_s": 2.0,
+        "decode_tokens_per_s": 1.0,
+        "tokens_per_s": pytest.approx(5 / 3),
+    }
+
+
+def test_another_token_than_that_of_transformers_is_told() -> None:
+    found = Comparison.of((1, 2))
+    one, two = sample(1.0, 2.0, ids=(1, 2)), sample(1.0, 2.0, ids=(3, 4))
+    found.add(1, STAGELINE, Answers((one,)))
+    found.add(1, PLAIN, Answers((one,)))
+    found.add(1, LLAMA, Answers((sample(1.0, 2.0, ids=(1, 3)),)))
+    found.add(2, STAGELINE, Answers((one, two)))
+    told = "llama.cpp's first tokens that are Stageline's: 1 of 2\n"
+    assert found.report().endswith(told + "the same tokens as transformers: yes")
+    found.add(2, STAGELINE, Answers((one, one)))
+    assert found.as_json()["same_tokens"] is False
+
+
+def llama_files(folder: Path, server: str) -> LlamaFiles:
+    for name, text in (("server", server), ("rpc", _RPC)):
+        (folder / name).write_text(text.format(python=sys.executable))
+        (folder / name).chmod(0o755)
+    return LlamaFiles(folder / "server", folder / "rpc", folder / "m.gguf")
 
 
 def test_llama_cpp_is_started_with_a_server_for_each_stage_and_ended(tmp_path: Path) -> None:
-    for name, text in (("server", _SERVER), ("rpc", _RPC)):
-        (tmp_path / name).write_text(text.format(python=sys.executable))
-        (tmp_path / name).chmod(0o755)
-    files = LlamaFiles(tmp_path / "server", tmp_path / "rpc", tmp_path / "m.gguf")
-    with serving(files, stages=2, threads=2, context=64) as llama:
-        assert llama.answer([5, 6, 7], 4) == Timed((4, 0), 3.0, 2.0)
+    files = llama_files(tmp_path, _SERVER)
+    with serving(files, stages=2, threads=2, context=64, streams=3) as llama:
+        answers = llama.answer([[5, 6, 7], [8]], 4)
+    assert [(one.prompt_tokens, one.token_ids, len(one.token_ms)) for one in answers] == [
+        (3, (2, 3, 5), 4),
+        (1, (2, 3, 8), 4),
+    ]
 
 
-def test_an_answer_without_timings_is_an_error() -> None:
-    with pytest.raises(KeyError):
-        timed_of({"tokens": []})
+def test_a_llama_server_that_ends_is_told_with_its_words(tmp_path: Path) -> None:
+    files = llama_files(tmp_path, _ENDS)
+    with pytest.raises(RuntimeError, match="ended with 1; it said:\nno such device"):
+        with serving(files, stages=1, threads=1, context=64, streams=1):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [([], ValueError), ([b": a comment", b""], ValueError), ([b'data: {"tokens": []}'], KeyError)],
+)
+def test_an_answer_without_tokens_is_an_error(lines: list[bytes], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        sample_of(1, 0.0, [(1.0, line) for line in lines])

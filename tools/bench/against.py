@@ -1,12 +1,15 @@
 """Stageline against plain transformers, and llama.cpp over RPC, in one run and in turn.
 
     python -m tools.bench.against --model-id FOLDER [--local N] [--threads N] [--rounds N]
+        [--streams 1,4,16] [--quantization KIND]
         [--llama-server FILE --rpc-server FILE --gguf FILE]
 
 All get the same prompt ids, generate as many tokens, and have as many threads in all: transformers
 in one process with all of them, the others with an even share for each of N processes. Every way
-has answered once before it is measured. A ratio is that of the medians. transformers and Stageline
-are compared token by token; llama.cpp computes in another order and may differ.
+has answered once before it is measured. A ratio is that of the medians. Of several requests at
+once, prefill is all their prompts by the time until each has its first token, decode what comes
+after that moment. transformers answers one request, and only where Stageline is not quantized: then
+the tokens are compared one by one. llama.cpp computes in another order and may differ.
 """
 
 from __future__ import annotations
@@ -15,43 +18,54 @@ import argparse
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.benchmark.stream import run_streams
 from orchestrator.benchmark.workload import Workload
 from orchestrator.bundle.records import NoRecorder
 from orchestrator.specs import StageSpec, WorkerOptions
 from orchestrator.stages import Stages
-from tools.bench.rounds import spread
+from tools.bench.answers import Answers
+from tools.bench.comparison import LLAMA, PLAIN, STAGELINE, Comparison
 
 if TYPE_CHECKING:
-    from tools.bench.plain import Timed
+    from tools.bench.llama_rpc import LlamaRpc
 
-STAGELINE, PLAIN, LLAMA = "stageline", "transformers", "llama.cpp RPC"
+Ask = Callable[[int], Awaitable[Answers]]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What every way is asked."""
+    """What every way is asked.
+
+    Attributes:
+        threads: of each way, in all.
+        streams: how many requests at once, one number after the other.
+        quantization: of Stageline; None is bfloat16.
+    """
 
     folder: Path
     stages: int
     threads: int
     prompt_tokens: int
     new_tokens: int
+    streams: tuple[int, ...] = (1,)
+    quantization: str | None = None
     prefill_chunk: int = 256
 
 
 def specs_of(question: Question) -> list[StageSpec]:
     """Return the stages, with an even share of the threads for each."""
     share = max(1, question.threads // question.stages)
-    options = WorkerOptions(model_id=str(question.folder), threads=share)
+    options = WorkerOptions(
+        model_id=str(question.folder), threads=share, quantization=question.quantization
+    )
     environment = {"OMP_NUM_THREADS": str(share), "OMP_WAIT_POLICY": "passive"}
     return [
         StageSpec(stage=stage, num_stages=question.stages, environment=environment, options=options)
@@ -59,13 +73,8 @@ def specs_of(question: Question) -> list[StageSpec]:
     ]
 
 
-async def measured(
-    question: Question, rounds: int, more: dict[str, Callable[[list[int]], Timed]]
-) -> dict[str, list[Timed]]:
+async def measured(question: Question, rounds: int, llama: LlamaRpc | None) -> Comparison:
     """Ask every way once a round, backwards in odd ones, after each has answered once."""
-    from tools.bench.plain import PlainModel, Timed
-
-    plain = PlainModel(question.folder, question.threads)
     async with await Stages.start(specs_of(question)) as pipeline:
         workload = await Workload.fitted(
             pipeline,
@@ -73,107 +82,97 @@ async def measured(
             new_tokens=question.new_tokens,
             prefill_chunk=question.prefill_chunk,
         )
-        request = workload.request(0)
-        assert request.prompt is not None
-        ids = plain.encode(request.prompt)
-
-        async def split() -> Timed:
-            (stream,) = await run_streams(pipeline, [request], NoRecorder())
-            prefill = stream.prompt_tokens * 1e3 / stream.ttft_ms
-            return Timed(stream.token_ids, prefill, stream.decode_tokens_per_s)
-
-        async def whole() -> Timed:
-            return await asyncio.to_thread(
-                plain.answer, ids, question.new_tokens, question.prefill_chunk
-            )
-
-        ways: dict[str, Callable[[], Awaitable[Timed]]] = {STAGELINE: split, PLAIN: whole}
-        for name, ask in more.items():
-            ways[name] = partial(asyncio.to_thread, ask, ids)
-        found: dict[str, list[Timed]] = {name: [] for name in ways}
+        ways = {STAGELINE: _stageline(pipeline, workload)}
+        if question.quantization is None and 1 in question.streams:
+            ways[PLAIN] = _plain(question, workload)
+        if llama is not None:
+            ways[LLAMA] = await _llama(llama, pipeline, workload, max(question.streams))
+        found = Comparison.of(question.streams)
         for number in range(rounds + 1):
-            for name in list(ways) if number % 2 else reversed(list(ways)):
-                answer = await ways[name]()
-                if number:
-                    found[name].append(answer)
+            for count in question.streams:
+                for name in list(ways) if number % 2 else reversed(list(ways)):
+                    if name == PLAIN and count > 1:
+                        continue
+                    answers = await ways[name](count)
+                    if number:
+                        found.add(count, name, answers)
         return found
 
 
-def report(found: dict[str, list[Timed]]) -> str:
-    """Format the table; the ratios are Stageline's medians by the others'."""
-    lines = [f"{'':14} {'prefill tok/s':>26} {'decode tok/s':>26}"]
-    for name, answers in found.items():
-        prefill = spread([a.prefill_tokens_per_s for a in answers], 1)
-        decode = spread([a.decode_tokens_per_s for a in answers], 1)
-        lines.append(f"{name:14} {prefill:>26} {decode:>26}")
-    for name in found:
-        if name != STAGELINE:
-            prefill_ratio, decode_ratio = ratios(found, name)
-            lines.append(
-                f"stageline by {name}: prefill {prefill_ratio:.2f}, decode {decode_ratio:.2f}"
-            )
-    lines.append(f"the same tokens as transformers: {'yes' if is_same(found) else 'NO'}")
-    return "\n".join(lines)
+def _stageline(pipeline: Stages, workload: Workload) -> Ask:
+    async def ask(count: int) -> Answers:
+        requests = [workload.request(number) for number in range(count)]
+        return Answers(tuple(await run_streams(pipeline, requests, NoRecorder())))
+
+    return ask
 
 
-def ratios(found: dict[str, list[Timed]], other: str) -> tuple[float, float]:
-    """Return Stageline's speed by that of another way: prefill, decode."""
+def _plain(question: Question, workload: Workload) -> Ask:
+    from tools.bench.plain import PlainModel
 
-    def of(name: str) -> tuple[float, float]:
-        answers = found[name]
-        return (
-            median(a.prefill_tokens_per_s for a in answers),
-            median(a.decode_tokens_per_s for a in answers),
-        )
+    model = PlainModel(question.folder, question.threads)
+    ids = model.encode(workload.request(0).prompt or "")
 
-    mine, theirs = of(STAGELINE), of(other)
-    return mine[0] / theirs[0], mine[1] / theirs[1]
+    async def ask(count: int) -> Answers:
+        assert count == 1
+        work = asyncio.to_thread(model.answer, ids, question.new_tokens, question.prefill_chunk)
+        return Answers((await work,))
 
-
-def is_same(found: dict[str, list[Timed]]) -> bool:
-    """Tell whether every answer of Stageline's and of transformers' has the same tokens."""
-    return len({answer.token_ids for name in (STAGELINE, PLAIN) for answer in found[name]}) == 1
+    return ask
 
 
-def as_json(found: dict[str, list[Timed]]) -> dict[str, Any]:
-    """Return all that was measured."""
-    return {
-        "ways": {
-            name: {
-                "prefill_tokens_per_s": [a.prefill_tokens_per_s for a in answers],
-                "decode_tokens_per_s": [a.decode_tokens_per_s for a in answers],
-            }
-            for name, answers in found.items()
-        },
-        "ratios": {
-            name: dict(zip(("prefill", "decode"), ratios(found, name), strict=True))
-            for name in found
-            if name != STAGELINE
-        },
-        "same_tokens": is_same(found),
-    }
+async def _llama(llama: LlamaRpc, pipeline: Stages, workload: Workload, most: int) -> Ask:
+    requests = [workload.request(number) for number in range(most)]
+    prompts = [await pipeline.tokenize(one.request_id, one.prompt) for one in requests]
+
+    async def ask(count: int) -> Answers:
+        work = asyncio.to_thread(llama.answer, prompts[:count], workload.new_tokens)
+        return Answers(tuple(await work))
+
+    return ask
+
+
+@contextmanager
+def _llama_of(options: argparse.Namespace, question: Question) -> Iterator[LlamaRpc | None]:
+    if options.llama_server is None:
+        yield None
+        return
+    from tools.bench.llama_rpc import LlamaFiles, serving
+
+    with serving(
+        LlamaFiles(options.llama_server, options.rpc_server, options.gguf),
+        stages=question.stages,
+        threads=question.threads,
+        context=2 * (question.prompt_tokens + question.new_tokens),
+        streams=max(question.streams),
+    ) as llama:
+        yield llama
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the table; the exit code is 1 where tokens differ from those of transformers."""
+    """Print the table; the exit code is 1 where tokens differ that have to be the same."""
     options = _options(argv)
     question = Question(
-        options.model_id, options.local, options.threads, options.prompt_tokens, options.new_tokens
+        options.model_id,
+        options.local,
+        options.threads,
+        options.prompt_tokens,
+        options.new_tokens,
+        options.streams,
+        options.quantization,
     )
     # before torch is imported: threads that spin would slow the stages beside them
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    with ExitStack() as held:
-        more: dict[str, Callable[[list[int]], Timed]] = {}
-        if options.llama_server:
-            from tools.bench.llama_rpc import LlamaFiles, serving
+    # unlike a worker, a server of llama.cpp would outlive this program
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    with _llama_of(options, question) as llama:
+        found = asyncio.run(measured(question, options.rounds, llama))
+    print(json.dumps(found.as_json(), indent=2) if options.json else found.report())
+    return 0 if found.is_same else 1
 
-            files = LlamaFiles(options.llama_server, options.rpc_server, options.gguf)
-            context = 2 * (question.prompt_tokens + question.new_tokens)
-            llama = held.enter_context(serving(files, question.stages, question.threads, context))
-            more[LLAMA] = lambda ids: llama.answer(ids, question.new_tokens)
-        found = asyncio.run(measured(question, options.rounds, more))
-    print(json.dumps(as_json(found), indent=2) if options.json else report(found))
-    return 0 if is_same(found) else 1
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(sorted({max(1, int(part)) for part in text.split(",")}))
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
@@ -183,6 +182,8 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model-id", type=Path, required=True, help="a folder")
     parser.add_argument("--local", type=int, default=2, help="stages (2)")
     parser.add_argument("--threads", type=int, default=2, help="of each way, in all (2)")
+    parser.add_argument("--streams", type=_counts, default=(1,), help="requests at once (1)")
+    parser.add_argument("--quantization", help="of Stageline (none)")
     parser.add_argument("--prompt-tokens", type=int, default=256)
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)

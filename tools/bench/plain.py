@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -10,14 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils.logging import disable_progress_bar
 
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """One answer: its ids, and how fast prompt and answer went; None where it was not told."""
-
-    token_ids: tuple[int, ...]
-    prefill_tokens_per_s: float
-    decode_tokens_per_s: float
+from orchestrator.benchmark.stream import StreamSample
 
 
 class PlainModel:
@@ -34,24 +27,26 @@ class PlainModel:
         return list(self._tokenizer(prompt).input_ids)
 
     @torch.inference_mode()
-    def answer(self, ids: list[int], new_tokens: int, prefill_chunk: int) -> Timed:
+    def answer(self, ids: Sequence[int], new_tokens: int, prefill_chunk: int) -> StreamSample:
         """Decode greedily, past end-of-text tokens; the prompt in chunks as a pipeline has it."""
         torch.set_num_threads(self._threads)
         cache = DynamicCache(config=self._model.config)
-        began_s = perf_counter()
+        begun_ms, token_ms = _now_ms(), list[float]()
         for start in range(0, len(ids), prefill_chunk):
             token = self._next(ids[start : start + prefill_chunk], cache)
         found = [token]
-        first_s = perf_counter()
+        token_ms.append(_now_ms())
         while len(found) < new_tokens:
             found.append(self._next(found[-1:], cache))
-        end_s = perf_counter()
-        return Timed(
-            tuple(found), len(ids) / (first_s - began_s), (new_tokens - 1) / (end_s - first_s)
-        )
+            token_ms.append(_now_ms())
+        return StreamSample(len(ids), begun_ms, tuple(token_ms), tuple(found))
 
-    def _next(self, ids: list[int], cache: DynamicCache) -> int:
+    def _next(self, ids: Sequence[int], cache: DynamicCache) -> int:
         out = self._model(
-            input_ids=torch.tensor([ids]), cache=cache, use_cache=True, logits_to_keep=1
+            input_ids=torch.tensor([list(ids)]), cache=cache, use_cache=True, logits_to_keep=1
         )
         return int(out.logits[0, -1].argmax())
+
+
+def _now_ms() -> float:
+    return perf_counter() * 1e3
