@@ -16,17 +16,18 @@ from orchestrator.specs import StageSpec
 from orchestrator.stage.handshake import MAX_NOISE_BYTES, Handshake, OtherVersion, TooMuchNoise
 from orchestrator.stage.libraries import other_library
 from orchestrator.stage.notes import StageNotes
+from orchestrator.stage.op_events import OpEvents
 from orchestrator.stage.pending import PendingOps
 from orchestrator.stage.scribe import Scribe
 from orchestrator.transport.shipping import BootLine
 from worker.protocol.codec import (
+    OP_EVENT_HEAD,
     PROTOCOL_VERSION,
     ErrorReply,
     EventLine,
     Garbage,
     ReplyLine,
     decode_worker_line,
-    is_op_event,
     parse_reply,
 )
 from worker.protocol.events import Starting
@@ -68,10 +69,12 @@ class Inbox:
     Args:
         on_first: told of each line that is from the stage and comes before any answer; it may
             send what the stage waits for then.
+        on_broken: told of what the protocol does not allow and was noticed late.
 
     Attributes:
         handshake: tells noise from the first line.
         ready: the ready line, once it came.
+        op_events: those that were read and are not written down yet.
     """
 
     def __init__(
@@ -81,7 +84,8 @@ class Inbox:
         notes: StageNotes,
         pending: PendingOps,
         scribe: Scribe,
-        on_first: Callable[[BootLine | Starting], None] = lambda line: None,
+        on_first: Callable[[BootLine | Starting], None],
+        on_broken: Callable[[BrokenRule], None],
     ) -> None:
         self.handshake = Handshake(nonce)
         self.ready: Ready | None = None
@@ -90,6 +94,8 @@ class Inbox:
         self._pending = pending
         self._scribe = scribe
         self._on_first = on_first
+        self._on_broken = on_broken
+        self.op_events = OpEvents(scribe.line, self._garbled)
 
     def take(self, line: bytes) -> None:
         """Take a line of stdout.
@@ -104,8 +110,8 @@ class Inbox:
             self._scribe.line(line)
             self._first(line)
             return
-        if not self._notes.wants_op and is_op_event(line):
-            self._scribe.line(line)
+        if line.startswith(OP_EVENT_HEAD) and not self._notes.wants_op:
+            self.op_events.hold(line)
             self._notes.op_event()
             return
         read = decode_worker_line(line)
@@ -115,14 +121,20 @@ class Inbox:
         if isinstance(read, ErrorReply):
             self._error(read, len(line))
             return
+        self.op_events.hand_on()
         self._scribe.line(line)
         if isinstance(read, EventLine):
             self._notes.event(read.event)
         elif isinstance(read, Garbage):
-            shown = line[:_SHOWN_CHARS].decode("utf-8", "replace").strip()
-            raise BrokenRule(f"wrote a line that is no message ({read.reason}): {shown!r}")
+            raise _no_message(read)
         else:
             self._ready(read)
+
+    def _garbled(self, line: bytes) -> None:
+        self._scribe.line(line)
+        read = decode_worker_line(line)
+        assert isinstance(read, Garbage), "an object that begins as an op event is an event"
+        self._on_broken(_no_message(read))
 
     def _first(self, line: bytes) -> None:
         boot = self.handshake.boot
@@ -200,3 +212,8 @@ class Inbox:
                 self._spec.stage, self._spec.host, op.request.op, line.code, line.error
             )
             op.future.set_exception(rejected)
+
+
+def _no_message(read: Garbage) -> BrokenRule:
+    shown = read.line[:_SHOWN_CHARS].decode("utf-8", "replace").strip()
+    return BrokenRule(f"wrote a line that is no message ({read.reason}): {shown!r}")

@@ -64,7 +64,9 @@ class StageLink:
         self.pending = PendingOps()
         self._deadlines = Deadlines(lambda: self.pending.in_flight)
         nonce = secrets.token_hex(8)
-        self.inbox = Inbox(spec, nonce, notes, self.pending, scribe, self._on_first)
+        self.inbox = Inbox(
+            spec, nonce, notes, self.pending, scribe, self._on_first, self._on_broken
+        )
         self._spec = spec
         self._notes = notes
         self._scribe = scribe
@@ -160,6 +162,7 @@ class StageLink:
 
     def fail(self, failure: StageFailure) -> StageFailure:
         """Keep the first failure, end every op and the process with it; return the first."""
+        self.inbox.op_events.hand_on()
         if self.failure is not None or self.closing or self.done:
             return self.failure or failure
         self.failure = failure
@@ -196,6 +199,7 @@ class StageLink:
             supervisor.cancel()
             await asyncio.gather(supervisor, keeper, return_exceptions=True)
             process.close()
+            self.inbox.op_events.close()
             self.pending.fail_all(ConnectionError("the stage was closed"))
             self._deadlines.close()
             if self.failure is None and self.dropped is None:
@@ -234,7 +238,7 @@ class StageLink:
         try:
             await process.each_line(self.inbox.take)
         except BrokenRule as broken:
-            self.fail(broken.kind(self.scene(), broken.cause, may_pass=broken.may_pass))
+            self._on_broken(broken)
         except LineTooLong as error:
             self._broke(f"wrote a line of more than {error.limit_bytes} bytes, which is the limit")
 
@@ -261,6 +265,9 @@ class StageLink:
             failure.__cause__ = error
             self.fail(failure)
 
+    def _on_broken(self, broken: BrokenRule) -> None:
+        self.fail(broken.kind(self.scene(), broken.cause, may_pass=broken.may_pass))
+
     def _on_first(self, line: BootLine | Starting) -> None:
         if self._process is not None:
             with contextlib.suppress(PipeClosed):  # Its end says why.
@@ -285,6 +292,7 @@ class StageLink:
         return self.fail(ProtocolViolation(self.scene(), cause))
 
     def _ended(self, status: ExitStatus) -> None:
+        self.inbox.op_events.hand_on()
         expected = self.closing or self.failure is not None
         if not expected and status.signal == "SIGKILL" and self._spec.transport == "local":
             self._ask_kernel()

@@ -32,7 +32,7 @@ Phase = Literal["connecting", "loading", "ready", "done", "failed", "closed"]
 _EVENTS_KEPT = 12
 # Reading an op event is a tenth of what an op costs here: the first ones, then one of so many.
 _FIRST_OPS = 64
-_LATER_OPS = 8
+_LATER_OPS = 16
 _STDERR_LINES_KEPT = 60
 _STDERR_LINE_CHARS = 2000
 # Kept however many other events follow: they decide why a process ended.

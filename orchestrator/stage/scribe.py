@@ -21,9 +21,10 @@ class Scribe:
         self._host = host
         self._recorder = recorder
 
-    def line(self, line: bytes) -> None:
-        """Keep a line of stdout that is no reply."""
-        self._recorder.line(self._stage, self._host, line, _wall_ms())
+    def line(self, line: bytes, wall_ms: float | None = None) -> None:
+        """Keep a line of stdout that is no reply, and when it came; None is now."""
+        wall_ms = _wall_ms() if wall_ms is None else wall_ms
+        self._recorder.line(self._stage, self._host, line, wall_ms)
 
     def stderr(self, chunk: bytes) -> None:
         """Keep what was written to stderr."""

@@ -79,6 +79,14 @@ CASES: list[tuple[str, type[StageFailure], str]] = [
         ),
     ),
     (
+        "garbles_an_op_event",
+        ProtocolViolation,
+        (
+            "wrote a line that is no message (invalid JSON: Invalid control character at: line 1 "
+            'column 47 (char 46)): \'{"event":"op","op":"pi Loading weights: 100%\''
+        ),
+    ),
+    (
         "answers_another",
         ProtocolViolation,
         "answered request 'someone-else', which was not asked",
