@@ -84,10 +84,17 @@ def padded_prompts(vocab_size: int) -> Batch:
 
 def write_checkpoint(config: PretrainedConfig, folder: Path, *, sharded: bool = False) -> None:
     """Write a model of `config` with random bfloat16 weights, in one file or in many."""
+    _save(_drawn_model(config), folder, sharded=sharded)
+
+
+def _drawn_model(config: PretrainedConfig) -> PreTrainedModel:
     torch.manual_seed(0)
     model_class = internals.causal_lm_class(config)
     # saving writes into the config
-    model = random_model(copy.deepcopy(internals.config_for(model_class, config)), model_class)
+    return random_model(copy.deepcopy(internals.config_for(model_class, config)), model_class)
+
+
+def _save(model: PreTrainedModel, folder: Path, *, sharded: bool) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder, max_shard_size="60KB" if sharded else "10GB")
 
@@ -176,6 +183,28 @@ def same(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
+@dataclass(frozen=True)
+class Checkpoints:
+    """The folders of one model: its weights in one file, and in many."""
+
+    whole: Path
+    sharded: Path
+
+    @classmethod
+    def written(cls, config: PretrainedConfig, folder: Path) -> Checkpoints:
+        """Draw a model of `config` and write it both ways below `folder`."""
+        found = cls(folder / "whole", folder / "sharded")
+        model = _drawn_model(config)
+        _save(model, found.whole, sharded=False)
+        _save(model, found.sharded, sharded=True)
+        return found
+
+    @property
+    def num_shards(self) -> int:
+        """The files that the weights are spread over."""
+        return len(list(self.sharded.glob("*.safetensors")))
+
+
 def check_type(model_type: str, work: Path, config: PretrainedConfig | None = None) -> ArchResult:
     """Try one model type in every mode, and say which it needs or why it is refused."""
     result = ArchResult(model_type)
@@ -183,97 +212,90 @@ def check_type(model_type: str, work: Path, config: PretrainedConfig | None = No
     folder = work / model_type
     try:
         config = config or recipe_config(model_type)
-        write_checkpoint(config, folder)
-        model = reference_model(folder)
+        checkpoints = Checkpoints.written(config, folder)
+        model = reference_model(checkpoints.whole)
     except Exception as error:  # noqa: BLE001 - a type that cannot be built is a row like others
         result.reason = f"no tiny model of it can be built: {_first_line(error)}"
     else:
-        _try_modes(result, config, model, folder)
+        _try_modes(result, config, model, checkpoints)
     shutil.rmtree(folder, ignore_errors=True)
     result.seconds = round(time.perf_counter() - started, 1)
     return result
 
 
 def _try_modes(
-    result: ArchResult, config: PretrainedConfig, model: PreTrainedModel, folder: Path
+    result: ArchResult, config: PretrainedConfig, model: PreTrainedModel, checkpoints: Checkpoints
 ) -> None:
     count = ModelParts.of(model).num_layers
     legal = legal_cuts(config, count)
     if len(legal) < count - 1:
         result.cuts = "not between layers that share a KV cache"
     vocab_size = config.get_text_config(decoder=True).vocab_size
+    single, padded = single_prompt(vocab_size), padded_prompts(vocab_size)
     try:
-        wanted = reference_logits(model, single_prompt(vocab_size))
+        wanted = [(single, reference_logits(model, single))]
     except Exception as error:  # noqa: BLE001
         result.reason = f"plain transformers cannot run the tiny model: {_first_line(error)}"
         return
-    if any(torch.isnan(step).any() for step in wanted):
+    if any(torch.isnan(step).any() for step in wanted[0][1]):
         result.reason = "plain transformers gives NaN for the tiny model"
         return
+    try:
+        wanted.append((padded, reference_logits(model, padded)))
+    except Exception:  # noqa: BLE001 - then there is nothing to compare with
+        result.padded = "reference fails"
     reasons = []
     for mode in (Mode.PLAIN, Mode.TOKENS, Mode.FLOAT32, Mode.TOKENS_FLOAT32):
-        reason = _try_mode(result, config, model, folder, mode, wanted)
+        reason = _try_mode(
+            result, _splits(config, count, checkpoints), LoadOptions(mode=mode), wanted
+        )
         if reason is None:
             result.mode, result.reason = mode.value, ""
+            result.shards = checkpoints.num_shards
             return
         reasons.append(reason)
     result.mode, result.reason = Mode.REFUSED.value, reasons[0]
 
 
+def _splits(
+    config: PretrainedConfig, count: int, checkpoints: Checkpoints
+) -> list[tuple[Path, list[int]]]:
+    """Bounds in 2, 3 and all layers, as far as legal; one split reads the weights of many files."""
+    bounds = [bounds_for(config, count, num_stages) for num_stages in sorted({2, 3, count})]
+    found = [(checkpoints.whole, one) for one in bounds if one is not None]
+    if not found:
+        return []
+    # Where there is but one way, it is tried twice.
+    return [found[0], (checkpoints.sharded, found[min(1, len(found) - 1)][1]), *found[2:]]
+
+
 def _try_mode(
     result: ArchResult,
-    config: PretrainedConfig,
-    model: PreTrainedModel,
-    folder: Path,
-    mode: Mode,
-    wanted: list[torch.Tensor],
+    splits: Sequence[tuple[Path, list[int]]],
+    options: LoadOptions,
+    wanted: Sequence[tuple[Batch, list[torch.Tensor]]],
 ) -> str | None:
     """None when every split gives the bits of the whole in this mode, else what went wrong."""
-    count = ModelParts.of(model).num_layers
-    vocab_size = config.get_text_config(decoder=True).vocab_size
-    options = LoadOptions(mode=mode)
-    result.stages, result.padded = [], ""
-    padded = padded_prompts(vocab_size)
-    padded_wanted = None
+    if not splits:
+        return "no two of its layers can be parted"
+    result.stages = []
     try:
-        padded_wanted = reference_logits(model, padded)
-    except Exception:  # noqa: BLE001 - then there is nothing to compare with
-        result.padded = "reference fails"
-    try:
-        for num_stages in sorted({2, 3, count}):
-            bounds = bounds_for(config, count, num_stages)
-            if bounds is None:
-                continue
+        for folder, bounds in splits:
+            num_stages = len(bounds) - 1
             stages = load_stages(folder, bounds, options)
-            if not same(wanted, split_logits(stages, single_prompt(vocab_size))):
-                return f"{num_stages} stages give other logits than the whole model"
+            for batch, logits in wanted:
+                if batch.mask is not None and num_stages > 3:
+                    continue
+                if not same(logits, split_logits(stages, batch)):
+                    of = "" if batch.mask is None else " for a left-padded batch"
+                    return f"{num_stages} stages give other logits than the whole model{of}"
+                if batch.mask is not None:
+                    result.padded = "same"
             result.stages.append(num_stages)
-            if padded_wanted is not None and num_stages <= 3:
-                if not same(padded_wanted, split_logits(stages, padded)):
-                    return f"{num_stages} stages give other logits for a left-padded batch"
-                result.padded = "same"
-        return _try_shards(result, config, folder, options, wanted)
     except Exception as error:  # noqa: BLE001 - whatever a strange model raises is the finding
         return f"its split form fails: {_first_line(error)}"
-
-
-def _try_shards(
-    result: ArchResult,
-    config: PretrainedConfig,
-    folder: Path,
-    options: LoadOptions,
-    wanted: list[torch.Tensor],
-) -> str | None:
-    write_checkpoint(config, folder, sharded=True)
-    result.shards = len(list(folder.glob("*.safetensors")))
-    count = ModelParts.of(reference_model(folder)).num_layers
-    bounds = bounds_for(config, count, 3) or bounds_for(config, count, 2)
-    if bounds is None:
-        return "no two of its layers can be parted"
-    steps = 3
-    vocab_size = config.get_text_config(decoder=True).vocab_size
-    found = split_logits(load_stages(folder, bounds, options), single_prompt(vocab_size), steps)
-    return None if same(wanted[: steps + 1], found) else "a sharded checkpoint gives other logits"
+    result.stages = sorted(set(result.stages))
+    return None
 
 
 def _first_line(error: Exception) -> str:

@@ -10,20 +10,25 @@ whether they still say what those files say.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
-import subprocess
+import multiprocessing
+import os
+import resource
 import sys
+import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
-
-from worker.backends.transformers.lean_imports import lean_imports
 
 ROOT = Path(__file__).resolve().parent.parent
 VERIFIED = ROOT / "worker" / "model" / "verified.json"
 MIN_PASSING = 115
-_START_S, _TYPE_S = 60, 120
+# What one type may take: processor time, and time at all where others have the processors.
+_TYPE_CPU_S, _TYPE_S = 120, 1800
 _THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 _PASSING = ("plain", "tokens", "float32", "tokens+float32")
 
@@ -33,8 +38,7 @@ def main() -> int:
     arguments = _parser().parse_args()
     results = arguments.work / "results"
     results.mkdir(parents=True, exist_ok=True)
-    if arguments.one:
-        return _run_here(arguments.one, arguments.work)
+    _prepare(arguments.work)
     types = arguments.types or all_types()
     rows = _try(types, arguments.work, arguments.jobs)
     changed = changed_types(rows) if arguments.check else []
@@ -63,20 +67,80 @@ def changed_types(rows: Iterable[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _prepare(work: Path) -> None:
+    """Import what a worker imports, once: the children that try the types are forked from here."""
+    os.environ.update(_THREADS)
+    import torch
+    import transformers
+
+    from worker.backends.transformers.lean_imports import lean_imports
+
+    # As a worker does: what it leaves out of the libraries must be missed by no model's code.
+    with lean_imports():
+        from tools.arch_engine import check_type
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    check_type("llama", work / "warm")  # what every type needs is there from then on
+    gc.collect()
+    gc.freeze()
+
+
 def _try(types: list[str], work: Path, jobs: int) -> list[dict[str, Any]]:
     results = work / "results"
-    todo = [name for name in types if not (results / f"{name}.json").exists()]
-    with ThreadPoolExecutor(jobs) as pool:
-        for name in pool.map(lambda t: _run_apart(t, work), _in_groups(todo)):
-            print(name, file=sys.stderr, flush=True)
+    _try_apart([name for name in types if not (results / f"{name}.json").exists()], work, jobs)
     return [_read(results / f"{name}.json") for name in types]
+
+
+def _try_apart(types: list[str], work: Path, jobs: int) -> None:
+    """Try each type in a child of its own, `jobs` at a time; one that dies or stalls is a row."""
+    fork = multiprocessing.get_context("fork")
+    waiting = types[::-1]
+    running: dict[BaseProcess, float] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            name = waiting.pop()
+            child: BaseProcess = fork.Process(target=_try_here, args=(name, work), name=name)
+            child.start()
+            running[child] = time.monotonic() + _TYPE_S
+        left_s = max(0.0, min(running.values()) - time.monotonic())
+        wait([child.sentinel for child in running], timeout=left_s)
+        for child, deadline_s in list(running.items()):
+            if child.is_alive() and time.monotonic() < deadline_s:
+                continue
+            del running[child]
+            _finish(child, work)
+            print(child.name, file=sys.stderr, flush=True)
+
+
+def _finish(child: BaseProcess, work: Path) -> None:
+    reason = f"its process took longer than {_TYPE_S} s"
+    if child.is_alive():
+        child.kill()
+        child.join()
+    else:
+        child.join()
+        reason = f"its process died (exit status {child.exitcode})"
+    if not (work / "results" / f"{child.name}.json").exists():
+        from tools.arch_engine import ArchResult
+
+        _store(work, asdict(ArchResult(child.name, reason=reason)))
+
+
+def _try_here(model_type: str, work: Path) -> None:
+    """Try a type in this child, with what it prints in a file of its own."""
+    from tools.arch_engine import check_type
+
+    resource.setrlimit(resource.RLIMIT_CPU, (_TYPE_CPU_S, _TYPE_CPU_S))
+    with (work / f"{model_type}.log").open("wb") as log:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(log.fileno(), stream.fileno())
+    _store(work, check_type(model_type, work / "models").to_json())
 
 
 def all_types() -> list[str]:
     """Every model type with a causal language model, and the multi-modal ones with a recipe."""
-    import transformers
-
-    transformers.logging.set_verbosity_error()
     from tools.tiny_configs import COMPOSITES, NOT_GENERATIVE
     from worker.model import internals
 
@@ -131,58 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--work", type=Path, required=True, help="folder for results and models")
     parser.add_argument("--write", action="store_true", help="write docs and verified.json")
     parser.add_argument("--check", action="store_true", help="fail where verified.json differs")
-    parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
     return parser
-
-
-def _in_groups(types: list[str], size: int = 12) -> list[list[str]]:
-    """Some types share a process, since importing takes longer than trying one."""
-    return [types[i : i + size] for i in range(0, len(types), size)]
-
-
-def _run_apart(types: list[str], work: Path) -> str:
-    """Try `types` in one child; a type that kills or stalls it is recorded, the rest goes on."""
-    left = list(types)
-    while left:
-        command = [sys.executable, "-m", "tools.arch_table", "--work", str(work), "--one", *left]
-        timeout_s = _START_S + _TYPE_S * len(left)
-        try:
-            with (work / f"{left[0]}.log").open("w") as log:
-                child = subprocess.run(
-                    command,
-                    cwd=ROOT,
-                    timeout=timeout_s,
-                    env=_environment(),
-                    stdout=log,
-                    stderr=log,
-                )
-            reason = f"its process died (exit status {child.returncode})"
-        except subprocess.TimeoutExpired:
-            reason = f"its process took longer than {timeout_s} s"
-        left = [name for name in left if not (work / "results" / f"{name}.json").exists()]
-        if left:
-            from dataclasses import asdict
-
-            from tools.arch_engine import ArchResult
-
-            _store(work, asdict(ArchResult(left.pop(0), reason=reason)))
-    return " ".join(types)
-
-
-def _run_here(types: list[str], work: Path) -> int:
-    import torch
-    import transformers
-
-    # As a worker does: what it leaves out of the libraries must be missed by no model's code.
-    with lean_imports():
-        from tools.arch_engine import check_type
-
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for model_type in types:
-        _store(work, check_type(model_type, work / "models").to_json())
-    return 0
 
 
 def _store(work: Path, row: dict[str, Any]) -> None:
@@ -196,12 +209,6 @@ def _store(work: Path, row: dict[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     row: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return row
-
-
-def _environment() -> dict[str, str]:
-    import os
-
-    return {**os.environ, **_THREADS}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 PACKAGES = ("worker", "orchestrator")
@@ -20,7 +21,7 @@ class Import:
     in_function: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Module:
     """One source file: dotted name, path relative to the root, syntax tree, imports."""
 
@@ -28,6 +29,11 @@ class Module:
     path: Path
     tree: ast.Module
     imports: tuple[Import, ...]
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the tree, which several laws look through."""
+        return tuple(ast.walk(self.tree))
 
 
 def below(name: str, *tops: str) -> bool:
@@ -96,5 +102,5 @@ def read_modules(root: Path) -> list[Module]:
 
 def import_aliases(module: Module) -> dict[str, str]:
     """Map the local names of ``import a as b`` to what they stand for."""
-    nodes = [node for node in ast.walk(module.tree) if isinstance(node, ast.Import)]
+    nodes = [node for node in module.nodes if isinstance(node, ast.Import)]
     return {alias.asname: alias.name for node in nodes for alias in node.names if alias.asname}

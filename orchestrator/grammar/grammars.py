@@ -51,12 +51,19 @@ class Grammars:
         vocabulary: of the model.
         eos_token_ids: the tokens that end an answer. They are allowed exactly where the answer
             may end, and nothing else is where it must.
+        most_kept: how many compiled grammars are kept, the newest.
 
     Raises:
         GrammarRefused: the model has no tokens with text, or none that ends an answer.
     """
 
-    def __init__(self, vocabulary: Vocabulary, eos_token_ids: Collection[int]) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        eos_token_ids: Collection[int],
+        *,
+        most_kept: int = _KEPT_GRAMMARS,
+    ) -> None:
         self._table = token_table(vocabulary, eos_token_ids)
         self._special = {
             vocabulary.pieces[one].decode(errors="replace"): one
@@ -64,6 +71,7 @@ class Grammars:
             if one < len(vocabulary.pieces)
         }
         self._kept: OrderedDict[str, CompiledGrammar] = OrderedDict()
+        self._most_kept = most_kept
         self._lock = threading.Lock()
         self._trying = threading.Lock()
 
@@ -115,7 +123,7 @@ class Grammars:
         compiled = CompiledGrammar(matcher)
         with self._lock:
             self._kept[text] = compiled
-            while len(self._kept) > _KEPT_GRAMMARS:
+            while len(self._kept) > self._most_kept:
                 self._kept.popitem(last=False)
         return compiled
 

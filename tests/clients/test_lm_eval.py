@@ -17,7 +17,7 @@ from tests.support.serving import served
 
 client_package("lm_eval")
 
-pytestmark = [pytest.mark.clients, pytest.mark.demo_model, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.clients, pytest.mark.demo_model, pytest.mark.timeout(400)]
 
 RUN_TWO = ROOT / "tests" / "clients" / "lm_eval" / "run_two.py"
 BACKENDS = ("hf", "hf-long", "served")
@@ -53,7 +53,7 @@ def test_the_score_is_that_of_its_own_backend(demo_model_path: Path, tmp_path: P
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=200,
+            timeout=350,
         )
     assert done.returncode == 0, done.stderr
     found = {name: outcome(tmp_path / name) for name in BACKENDS}

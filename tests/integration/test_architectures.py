@@ -1,6 +1,6 @@
 """A split model gives the very logits of plain transformers, whatever its architecture.
 
-`tools/arch_table` tries all types more thoroughly; here a good third of them run in each test.
+`tools/arch_table` tries all types, these tests' too, and more thoroughly; CI runs it each time.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from worker.model.parts import ModelParts
 from worker.model.support import Mode
 from worker.model.verdict import verified_types
 
+# One of each way to lay out a model: positions, experts, latent attention, states in the place of
+# a cache, layers that share one, kinds of layers that take turns, a float32 stream.
 ARCHITECTURES = [
-    "bamba", "bloom", "cohere2", "deepseek_v3", "falcon", "falcon_h1", "gemma2", "gemma3",
-    "gemma3_text", "gemma3n_text", "glm4", "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "gptj",
-    "granite", "jamba", "lfm2", "llama", "llama4_text", "longcat_flash", "mamba", "mistral",
-    "mixtral", "mpt", "nemotron", "olmo2", "opt", "phi", "phi3", "qwen2_moe", "qwen3",
-    "qwen3_next", "smollm3", "stablelm", "zamba2",
+    "bamba", "bloom", "cohere2", "deepseek_v3", "falcon", "gemma3", "gemma3n_text", "gpt2",
+    "gpt_oss", "jamba", "lfm2", "llama4_text", "longcat_flash", "mamba", "mixtral", "opt",
+    "qwen3_next", "zamba2",
 ]  # fmt: skip
 EVERY_LAYER_APART = ["gpt2", "qwen3_next", "mixtral"]
 TWO_OPS = ["gpt2", "llama", "falcon", "bamba", "gemma3", "gemma3n_text", "mamba", "zamba2"]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import hf_hub_download
+from huggingface_hub import close_session, hf_hub_download
 
 from tests.support.hub import COMMIT, Hub, serve_hub
-from tests.support.hub_faults import Fault
+from tests.support.hub_faults import Fault, Faults
 from tests.support.tiny import tiny_checkpoint
 from tests.support.tokenizers import byte_tokenizer
 from tests.support.worker_process import WorkerProcess
@@ -29,19 +29,52 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def empty_home(home: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("HF_HOME", str(home))
+    for name in ("HF_HUB_OFFLINE", "HF_TOKEN", "STAGELINE_CACHE", "HTTP_PROXY", "NO_PROXY"):
+        patch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    for name in ("HF_HUB_OFFLINE", "HF_TOKEN", "STAGELINE_CACHE", "HTTP_PROXY", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+    empty_home(tmp_path / "home", monkeypatch)
     return tmp_path / "home"
 
 
-@pytest.fixture
-def hub(model: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with serve_hub(Hub({REPO: model})) as served:
-        monkeypatch.setenv("HF_ENDPOINT", served.endpoint)
+@pytest.fixture(scope="module")
+def site(model: Path) -> Iterator[Hub]:
+    """One address for all tests: what is kept of a model is kept by where it came from."""
+    with serve_hub(Hub()) as served:
         yield served
+
+
+@pytest.fixture
+def hub(site: Hub, model: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """The hub as if it were new."""
+    site.models, site.commits, site.faults = {REPO: model}, {}, Faults()
+    site.forget()
+    monkeypatch.setenv("HF_ENDPOINT", site.endpoint)
+    yield site
+    close_session()
+
+
+@pytest.fixture(scope="module")
+def begun(
+    site: Hub, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[Any]]:
+    """The cache that a first start of the first stage leaves, and that worker's lines."""
+    kept = tmp_path_factory.mktemp("begun") / "home"
+    site.models = {REPO: model}
+    with pytest.MonkeyPatch.context() as patch:
+        empty_home(kept, patch)
+        patch.setenv("HF_ENDPOINT", site.endpoint)
+        return kept, serve(*FIRST)
+
+
+@pytest.fixture
+def filled(begun: tuple[Path, list[Any]], home: Path) -> None:
+    """Begin with what that start has left."""
+    shutil.copytree(begun[0], home, symlinks=True)
 
 
 def serve(*args: str) -> list[dict[str, Any]]:
@@ -75,8 +108,8 @@ def parts(home: Path) -> list[Path]:
     return sorted((home / "stageline").rglob("*.safetensors"))
 
 
-def test_the_ready_line_names_the_commit(hub: Hub) -> None:
-    ready = ready_line(serve(*FIRST))
+def test_the_ready_line_names_the_commit(begun: tuple[Path, list[Any]]) -> None:
+    ready = ready_line(begun[1])
     assert ready["commit"] == COMMIT
 
 
@@ -124,21 +157,19 @@ def test_a_hub_without_ranges_is_served_only_when_whole_files_are_asked_for(
     assert len(blobs) == 1
 
 
+@pytest.mark.usefixtures("filled")
 def test_offline_with_the_whole_slice_starts_and_with_a_part_of_it_names_what_lacks(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve(*FIRST)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    hub.forget()
     assert "pp_cache_hit" in kinds(serve(*FIRST))
     code, text, seen = fail(*LAST)
     assert (code, hub.asked, "pp_download_failed" in seen) == (3, [], True)
     assert "more tensors" in text and "HF_HUB_OFFLINE" in text and "MB)" in text
 
 
+@pytest.mark.usefixtures("filled")
 def test_another_split_fetches_only_what_is_not_here(hub: Hub, model: Path) -> None:
-    serve(*FIRST)
-    hub.forget()
     serve("--shard-start=1", "--shard-end=4", f"--model-id={REPO}")
     raw = (model / "model.safetensors").read_bytes()
     length = int.from_bytes(raw[:8], "little")
@@ -151,13 +182,12 @@ def test_another_split_fetches_only_what_is_not_here(hub: Hub, model: Path) -> N
     assert layer_bytes <= sent_bytes <= 1.01 * layer_bytes
 
 
-def test_another_revision_is_another_model(hub: Hub, model: Path, tmp_path: Path) -> None:
-    serve(*FIRST)
+@pytest.mark.usefixtures("filled")
+def test_another_revision_is_another_model(hub: Hub, tmp_path: Path) -> None:
     other = "f" * 40
     changed = tiny_checkpoint(tmp_path / "changed", "llama", seed=7)
     byte_tokenizer().save_pretrained(changed)
     hub.commits[REPO, other] = changed
-    hub.forget()
     ready = ready_line(serve(*FIRST, f"--revision={other}"))
     assert ready["commit"] == other
     assert hub.sent_bytes("model.safetensors") > 100_000

@@ -35,30 +35,11 @@ def oracle(demo_model_path: Path) -> Iterator[Oracle]:
     process.close()
 
 
-def test_a_chat_answer_is_that_of_transformers(
-    demo_model_path: Path, oracle: Oracle, tmp_path: Path
-) -> None:
-    done = run_cli(
-        *("run", "--local", "2", "--model-id", str(demo_model_path), "--bundle-dir", str(tmp_path)),
-        *("--system", SYSTEM, "--prompt", CHAT, "--max-new-tokens", str(NUM_NEW), "--json"),
-        timeout_s=200,
-    )
-    expected = oracle.answers()[0]
-    got = json.loads(done.stdout)
-    assert (done.returncode, got["text"], got["token_ids"]) == (0, expected.text, expected.tokens)
-    assert got["usage"] == {
-        "prompt_tokens": len(expected.prompt_tokens),
-        "completion_tokens": len(expected.tokens),
-        "total_tokens": len(expected.prompt_tokens) + len(expected.tokens),
-    }
-    assert got["finish_reason"] == ("length" if len(expected.tokens) == NUM_NEW else "stop")
-
-
 def test_a_raw_completion_streams_whole_characters(
     demo_model_path: Path, oracle: Oracle, tmp_path: Path
 ) -> None:
     with start_cli(
-        *("run", "--local", "1", "--model-id", str(demo_model_path), "--bundle-dir", str(tmp_path)),
+        *("run", "--local", "2", "--model-id", str(demo_model_path), "--bundle-dir", str(tmp_path)),
         *("--raw", "--prompt", RAW, "--max-new-tokens", str(NUM_NEW)),
     ) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -74,7 +55,7 @@ def test_a_raw_completion_streams_whole_characters(
 @pytest.mark.skipif(
     sshd_binary() is None and not os.environ.get("CI"), reason="no OpenSSH server here"
 )
-def test_a_hosts_file_with_an_ssh_host_gives_the_same_answer(
+def test_a_chat_answer_here_and_on_an_ssh_host_is_that_of_transformers(
     demo_model_path: Path, oracle: Oracle, tmp_path: Path
 ) -> None:
     hosts = tmp_path / "hosts.txt"
@@ -94,4 +75,10 @@ def test_a_hosts_file_with_an_ssh_host_gives_the_same_answer(
     expected = oracle.answers()[0]
     got = json.loads(done.stdout)
     assert (done.returncode, got["text"], got["token_ids"]) == (0, expected.text, expected.tokens)
+    assert got["usage"] == {
+        "prompt_tokens": len(expected.prompt_tokens),
+        "completion_tokens": len(expected.tokens),
+        "total_tokens": len(expected.prompt_tokens) + len(expected.tokens),
+    }
+    assert got["finish_reason"] == ("length" if len(expected.tokens) == NUM_NEW else "stop")
     assert [stage["layer_range"] for stage in got["stages"]] == [[0, 12], [12, 30]]

@@ -148,7 +148,7 @@ def demo_survey(demo_model_path: Path) -> dict[str, Line]:
 
 @pytest.mark.slow
 @pytest.mark.demo_model
-@pytest.mark.parametrize("quantization", ["bfloat16", "int8", "nf4", "int4-weight"])
+@pytest.mark.parametrize("quantization", ["bfloat16", "nf4", "int4-weight"])
 def test_a_survey_predicts_the_memory_of_real_workers_within_10_percent(
     demo_model_path: Path, demo_survey: dict[str, Line], quantization: str
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# Those that take more than some 20 seconds where two run side by side. One that computes comes
+# Those that take more than some 20 seconds where three run side by side. One that computes comes
 # before one that mostly waits, so that the cores are neither idle nor fought for; the longest come
 # first. All others keep their order, and come after these.
 BEGUN_FIRST = (

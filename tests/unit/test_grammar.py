@@ -152,9 +152,9 @@ def test_a_response_format_says_what_the_answer_must_be() -> None:
 
 
 def test_no_more_than_the_newest_grammars_are_kept() -> None:
-    grammars = Grammars(VOCABULARY, ENDS)
-    first, *_, last = (grammars.json_schema({"const": number}) for number in range(65))
-    again = [grammars.json_schema({"const": number}) for number in (64, 0)]
+    grammars = Grammars(VOCABULARY, ENDS, most_kept=3)
+    first, *_, last = (grammars.json_schema({"const": number}) for number in range(4))
+    again = [grammars.json_schema({"const": number}) for number in (3, 0)]
     assert [one is old for one, old in zip(again, (last, first), strict=True)] == [True, False]
 
 
