@@ -11,7 +11,7 @@ from orchestrator.hosts import HostEntry
 from orchestrator.pipeline_options import PipelineOptions
 from orchestrator.setting import Setting
 from orchestrator.specs import StageSpec
-from orchestrator.speculation.draft_model import check_language, start_draft
+from orchestrator.speculation.draft_model import check_language, start_draft, warm_up
 from orchestrator.speculation.speculator import Speculator, lacking
 from orchestrator.stage_specs import Place, spec_of
 from orchestrator.stages import Stages
@@ -68,10 +68,18 @@ async def speculation_of(
     )
     spec = spec_of(Place(entry, 0, 1), worker, setting.ways, local_workers=local_workers)
     starting = asyncio.create_task(start_draft(spec, setting.timeouts))
+    warming = asyncio.create_task(_warm_up(starting))
     try:
         yield Speculation(options, starting)
     finally:
+        warming.cancel()
         starting.cancel()
-        await asyncio.wait({starting})
+        await asyncio.wait({warming, starting})
         if not starting.cancelled() and starting.exception() is None:
             await starting.result().aclose()
+
+
+async def _warm_up(starting: asyncio.Task[Stages]) -> None:
+    await asyncio.wait({starting})
+    if not starting.cancelled() and starting.exception() is None:
+        await warm_up(starting.result())

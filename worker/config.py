@@ -20,7 +20,10 @@ from worker.protocol.roles import StageIdentity
 from worker.protocol.stage import StageSlice, split_layers
 
 # What the names of variables begin with that libraries read by themselves.
-_LIBRARIES = tuple("ATEN DNNL GOMP KMP MKL OMP ONEDNN PYTORCH TORCH TRANSFORMERS USE_".split())
+_LIBRARIES = (
+    *("ATEN", "BLIS", "DNNL", "GOMP", "KMP", "LD_LIBRARY_PATH", "LD_PRELOAD", "MKL", "OMP"),
+    *("ONEDNN", "OPENBLAS", "PYTORCH", "TORCH", "TRANSFORMERS", "USE_"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

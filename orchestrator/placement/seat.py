@@ -12,7 +12,7 @@ from orchestrator.placement.track import Track
 _BYTES_PER_MS = 1e6  # of one GB/s
 # What a decode step of a layer takes beside reading its weights, mostly the way through some thirty
 # kernels: 0.43 ms of SmolLM2's 0.83 on a Xeon of 2.1 GHz (`tools.bench.decode`). Without it small
-# layers would count for less than they are beside a large head.
+# layers would count for less than they are beside a large head. Not known of other devices.
 LAYER_MS = 0.4
 
 
@@ -71,11 +71,12 @@ class Seat:
 
     def step_ms(self, start: int, end: int) -> float:
         """Return how long one decode step of layers start:end takes."""
-        return self._step_ms(start, end, self.gbps)
+        work_bytes = self.costs.work_bytes(start, end, self._layer_bytes)
+        return work_bytes / (self.gbps * _BYTES_PER_MS)
 
     def alone_ms(self, start: int, end: int) -> float:
-        """Return the same with the device's whole speed, which must be known."""
-        return self._step_ms(start, end, self.slot.read_gbps)
+        """Return how long reading takes with the whole speed of the device, which must be known."""
+        return self.costs.read_bytes(start, end) / (self.slot.read_gbps * _BYTES_PER_MS)
 
     def fill_ppm(self, start: int, end: int) -> int:
         """Return which part of its memory layers start:end need; whole numbers add up exactly."""
@@ -105,7 +106,7 @@ class Seat:
     def quicker(self, bounds: Bounds, step_ms: float) -> Bounds:
         """Return those of the stages that take at most `step_ms`."""
         rate = self.gbps * _BYTES_PER_MS
-        work_bytes, layer_bytes = int(step_ms * rate) + 2, _layer_bytes(self.gbps)
+        work_bytes, layer_bytes = int(step_ms * rate) + 2, self._layer_bytes
         while work_bytes / rate > step_ms:
             work_bytes -= 1
         costs = self.costs
@@ -118,11 +119,8 @@ class Seat:
             whole=bounds.whole and costs.work_bytes(0, costs.num_layers, layer_bytes) <= work_bytes,
         )
 
-    def _step_ms(self, start: int, end: int, gbps: float) -> float:
-        work_bytes = self.costs.work_bytes(start, end, _layer_bytes(gbps))
-        return work_bytes / (gbps * _BYTES_PER_MS)
-
-
-def _layer_bytes(gbps: float) -> int:
-    """Return what is read in the time that a layer takes besides; whole numbers add up exactly."""
-    return int(LAYER_MS * (gbps * _BYTES_PER_MS))
+    @property
+    def _layer_bytes(self) -> int:
+        """What is read in the time that a layer takes besides; whole numbers add up exactly."""
+        is_cpu = self.slot.device == "cpu"
+        return int(LAYER_MS * (self.gbps * _BYTES_PER_MS)) if is_cpu else 0

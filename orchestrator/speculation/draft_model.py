@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from orchestrator.bundle.records import NoRecorder
-from orchestrator.failures import OpRejected
+from orchestrator.failures import OpRejected, StageFailure
 from orchestrator.specs import StageSpec
 from orchestrator.speculation.model_drafter import verifies
 from orchestrator.stages import Stages
@@ -49,28 +51,22 @@ async def start_draft(spec: StageSpec, timeouts: Timeouts) -> Stages:
             "guess, as its state has no positions; give --draft-model-id a model with attention "
             "in all layers"
         )
-    if verifies(model):
-        try:
-            await _warm(model)
-        except BaseException:
-            await model.aclose()
-            raise
     return model
 
 
-async def _warm(model: Stages) -> None:
+async def warm_up(model: Stages) -> None:
     """Have it compare its kernels for packs of rows, as it does with the first of each size.
 
-    That takes some dozen steps: now, while the stages still load, nobody waits for them.
+    That takes some dozen steps: beside the start of the stages, nobody need wait for them.
     """
+    if not verifies(model):
+        return
     rid = "warm"
-    try:
+    with contextlib.suppress(OpRejected, StageFailure, ConnectionError):  # Who asks next is told.
         await model.prefill(rid, [0], 1, Sampling())
         for rows in _PACK_ROWS:
             for _ in range(_WARM_PASSES):
                 await model.verify(rid, [0] * rows, 1, Sampling())
-    except OpRejected:
-        pass  # It guesses as well as it can.
     await model.release(rid)
 
 

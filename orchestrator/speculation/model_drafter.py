@@ -133,5 +133,10 @@ class ModelDrafter:
 
 
 def verifies(model: Stages) -> bool:
-    """Return whether a draft model can work on several guesses at once."""
-    return {Capability.AS_STEPS, Capability.SAMPLE_STEPS} <= set(model.facts.shared_capabilities)
+    """Return whether a draft model can work on several guesses at once, for about the cost of one.
+
+    One that cannot put rows into a pack would take a step for each of them.
+    """
+    facts = model.facts
+    can = {Capability.AS_STEPS, Capability.SAMPLE_STEPS} <= set(facts.shared_capabilities)
+    return can and facts.max_rows > 1

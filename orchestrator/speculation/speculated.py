@@ -22,6 +22,7 @@ from worker.protocol.ops import SampledReply
 
 # A caller that reads no further holds the passes up.
 MOST_UNREAD = 64
+_GOOD_CHANCE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +140,10 @@ class SpeculatedTokens:
     async def _drive(self) -> None:
         try:
             lease, sampling = self._lease, sampling_after(self._request.sampling, self._path.ids)
-            if self._depth.may_try:
-                self._drafting.go_on()  # a draft model reads the prompt meanwhile
+            # A draft model reads the prompt meanwhile. Nobody books what that may cost the stages,
+            # so it is done where its guesses have been worth it.
+            if self._depth.may_try and self._costs.chances.of(0) >= _GOOD_CHANCE:
+                self._drafting.go_on()
             self._take(await self._pipeline.run(lease.name, lease.ops, sampling))
             while not self._is_over:
                 while len(self._unread) >= MOST_UNREAD:
@@ -177,7 +180,8 @@ class SpeculatedTokens:
         sampling = sampling_after(self._request.sampling, ids)
         rid = self._lease.name
         reply = await self._pipeline.forward(rid, ids[-1:], len(ids) - 1, sampling)
-        self._depth.took(1, time.perf_counter() - sent_s, rows=1, is_plain=True)
+        took_s = time.perf_counter() - sent_s
+        self._depth.took(1, took_s, rows=1, is_plain=not self._drafting.is_on)
         self._take(reply)
 
     async def _send_first(self) -> bool:

@@ -104,6 +104,7 @@ class Inbox:
             BrokenRule: the protocol does not allow it.
         """
         if not line.endswith(b"\n"):
+            self.op_events.hand_on()
             self._scribe.line(line)  # Cut by the end of the process, which says more than this.
             return
         if self.handshake.hello is None:
@@ -131,10 +132,9 @@ class Inbox:
             self._ready(read)
 
     def _garbled(self, line: bytes) -> None:
-        self._scribe.line(line)
-        read = decode_worker_line(line)
-        assert isinstance(read, Garbage), "an object that begins as an op event is an event"
-        self._on_broken(_no_message(read))
+        reason = "it begins as an op event and is no JSON"
+        self._scribe.line(line.rstrip(b"\n"))  # As no whole line: it must not be kept as JSON.
+        self._on_broken(_no_message(Garbage(line, reason)))
 
     def _first(self, line: bytes) -> None:
         boot = self.handshake.boot

@@ -96,6 +96,7 @@ class Ruled:
             max_context=self.max_context,
             eos_token_ids=self.ends,
             vocab_size=VOCAB_SIZE,
+            max_rows=16,
             ready=[None] * NUM_STAGES,
             shared_capabilities=frozenset((Capability.AS_STEPS, Capability.SAMPLE_STEPS)),
         )

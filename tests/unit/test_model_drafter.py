@@ -25,7 +25,10 @@ class Model:
     def __init__(self, *capabilities: Capability) -> None:
         self.asked: list[tuple[int, int, int]] = []
         self.facts = SimpleNamespace(
-            max_context=40, vocab_size=10, shared_capabilities=frozenset(capabilities)
+            max_context=40,
+            vocab_size=10,
+            max_rows=16,
+            shared_capabilities=frozenset(capabilities),
         )
 
     async def prefill(

@@ -194,6 +194,8 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     given = [bool(x) for x in (options.llama_server, options.rpc_server, options.gguf)]
     if any(given) and not all(given):
         parser.error("give --llama-server, --rpc-server and --gguf together")
+    if options.new_tokens < 2 or options.rounds < 1:
+        parser.error("--new-tokens needs to be 2 or more, and --rounds 1 or more")
     return options
 
 

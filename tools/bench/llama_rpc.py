@@ -66,7 +66,11 @@ class LlamaRpc:
         }
         connection = HTTPConnection(_HERE, self._port, timeout=_ANSWER_S)
         with contextlib.closing(connection):
-            connection.connect()
+            try:
+                connection.connect()
+            except OSError:
+                ready.abort()  # The others wait for this one.
+                raise
             text = json.dumps(body)
             ready.wait(_ANSWER_S)
             begun_ms = perf_counter() * 1e3

@@ -35,7 +35,7 @@ from orchestrator.bundle.records import NoRecorder
 from orchestrator.generate import generate
 from orchestrator.request import GenerationRequest
 from orchestrator.specs import StageSpec, WorkerOptions
-from orchestrator.speculation.draft_model import start_draft
+from orchestrator.speculation.draft_model import start_draft, warm_up
 from orchestrator.speculation.speculator import Speculator
 from orchestrator.stages import Stages
 from orchestrator.timeouts import Timeouts
@@ -121,6 +121,7 @@ async def speculator_of(given: argparse.Namespace, pipeline: Stages) -> AsyncIte
         )
         spec = StageSpec(stage=0, num_stages=1, environment=ENVIRONMENT, options=options)
         async with await start_draft(spec, Timeouts()) as draft:
+            await warm_up(draft)
             yield Speculator(pipeline, draft)
 
 

@@ -182,7 +182,7 @@ def as_json(found: dict[str, list[Start]]) -> dict[str, Any]:
             name: {"wall_s": [s.wall_s for s in starts], "cpu_s": [s.cpu_s for s in starts]}
             for name, starts in found.items()
         },
-        "ratio": {"wall": wall, "cpu": cpu},
+        "ratio_to_libraries_and_read": {"wall": wall, "cpu": cpu},
         "phases_ms": phases(found["worker"]),
     }
 

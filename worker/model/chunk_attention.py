@@ -21,6 +21,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from worker.model.interfaces import sdpa_replaced
 
 _Heads = tuple[int, int, int, torch.dtype]
+# Those of full and of sliding layers; a model that makes one for each layer must not fill memory.
+_MOST_MASKS = 2
 
 
 class ChunkAttention:
@@ -83,6 +85,8 @@ class ChunkAttention:
         """Return what torch makes of a mask of yes and no, once for all layers."""
         known = self._added.get(id(mask))
         if known is None:
+            if len(self._added) == _MOST_MASKS:
+                del self._added[next(iter(self._added))]
             numbers = torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, float("-inf"))
             known = self._added[id(mask)] = mask, numbers
         return known[1]

@@ -55,9 +55,12 @@ def circumstances() -> list[Any]:
     """Return what may decide which ops a model runs, which kernels these are, and how they round.
 
     Raises:
-        OSError: a file of this program or of transformers cannot be looked at.
+        OSError: a file of this program or of transformers cannot be looked at, or the system does
+            not tell which processor it has.
     """
-    library = Path(transformers.__file__).parent
+    library, processor = Path(transformers.__file__).parent, list(_processor())
+    if not processor:
+        raise FileNotFoundError("it is not known which processor this is")
     return [
         _own_sources(),
         [sys.version, platform.platform(), platform.machine()],
@@ -65,7 +68,7 @@ def circumstances() -> list[Any]:
         [str(torch.get_num_threads()), torch.backends.cpu.get_cpu_capability()],
         [str(torch.get_default_dtype()), torch.get_float32_matmul_precision()],
         [torch.backends.mkldnn.is_available(), torch.are_deterministic_algorithms_enabled()],
-        list(_processor()),
+        processor,
         library_environment(),
         sorted(_installed()),
         [source_stamps(library / name, within=False) for name in _SHARED_FOLDERS],
@@ -86,15 +89,17 @@ def model_circumstances(model: nn.Module) -> list[Any] | None:
         for name, module in model.named_modules()
     ]
     homes = sorted({home for _, home, _ in modules})
-    if not all(home.partition(".")[0] in _KNOWN for home in homes):
+    if not all(home.partition(".")[0] in _KNOWN and home in sys.modules for home in homes):
         return None
+    # The text of this program counts already, and may lie somewhere else at each start.
+    foreign = [home for home in homes if home.partition(".")[0] != "worker"]
     tensors = [
         [name, list(tensor.shape), list(tensor.stride()), str(tensor.dtype), str(tensor.device)]
         for named in (model.named_parameters, model.named_buffers)
         for name, tensor in named(remove_duplicate=False)
     ]
     told = [repr(sorted(config.to_dict().items())), str(config._attn_implementation)]
-    return [told, modules, tensors, [stamp(Path(str(sys.modules[h].__file__))) for h in homes]]
+    return [told, modules, tensors, [stamp(Path(str(sys.modules[h].__file__))) for h in foreign]]
 
 
 def _own_sources() -> str:

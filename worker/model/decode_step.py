@@ -91,5 +91,5 @@ def _quickened(runner: StageRunner, trial: StepTrial, tape: Tape) -> Tape:
 def _compared(trial: StepTrial, tape: Tape) -> DecodeStep:
     others = list(tape.outside[trial.inputs :])
     found = DecodeStep(trial.want, compiled(tape, trial.inputs), others)
-    trial.compare(found, _COMPARED_AT)
+    trial.compare(found, _COMPARED_AT, steps=2)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from worker.model.lane_program import program
-from worker.model.lane_text import BLOCK, INT4, INT8, LANES
+from worker.model.lane_text import BLOCK, GROUP, INT4, INT8, LANES
 
 # No more rows are ever packed of different requests or positions, so which way a row goes depends
 # on the op that brings it alone. From about here on the other one is faster anyway.
@@ -32,6 +32,12 @@ def rounded_linear(
     """
     if x.dtype is not torch.bfloat16:
         raise TypeError(f"rounded weights take bfloat16, and this is {x.dtype}")
+    inputs = weight.shape[1] * GROUP
+    if x.shape[-1] != inputs or len(weight) * LANES != -(-outputs // BLOCK) * BLOCK:
+        raise ValueError(
+            f"rows of {x.shape[-1]} for {outputs} outputs do not fit weights of {inputs} inputs "
+            f"and {len(weight) * LANES} outputs"
+        )
     rows = x.reshape(-1, x.shape[-1]).contiguous()
     code = program(INT8 if len(scales) else INT4)
     if len(rows) <= MOST_STEP_ROWS:

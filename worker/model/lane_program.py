@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from worker.model.errors import UnsupportedModel
 from worker.model.lane_inputs import prepare
 from worker.model.lane_products import SHAPES, dot_any, dot_vnni, rows
 from worker.model.lane_shares import TEAM_SYMBOLS, shares
@@ -18,6 +20,7 @@ from worker.model.lane_text import (
     DECLARATIONS,
     GROUP,
     LANES,
+    RECORD_BYTES,
     TILES,
     VNNI_DECLARATION,
     Form,
@@ -47,7 +50,7 @@ class LaneProgram:
         address = self._engine.get_function_address
         self._run_steps, self._run_weights = (
             ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * count)(address(name))
-            for name, count in (("run_steps", 9), ("run_weights", 6))
+            for name, count in (("run_steps", 10), ("run_weights", 6))
         )
 
     def step(
@@ -60,11 +63,13 @@ class LaneProgram:
         """
         count, inputs = x.shape
         blocks = len(weight) // TILES
+        records = torch.empty(count * inputs // GROUP * RECORD_BYTES, dtype=torch.uint8)
         y = torch.empty(count, blocks * BLOCK, dtype=torch.bfloat16)
         self._run_steps(
             weight.data_ptr(),
             scales.data_ptr(),
             x.data_ptr(),
+            records.data_ptr(),
             y.data_ptr(),
             inputs // GROUP,
             count,
@@ -87,8 +92,20 @@ class LaneProgram:
 
 @cache  # compiled once for all the layers of a process
 def program(form: Form) -> LaneProgram:
-    """Return the program of this processor."""
-    return LaneProgram(form)
+    """Return the program of this processor.
+
+    Raises:
+        UnsupportedModel: llvmlite is of another version, or cannot compile here.
+    """
+    try:
+        return LaneProgram(form)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise UnsupportedModel(
+            f"llvmlite {version('llvmlite')} cannot compile the kernels of int8-weight and "
+            f"int4-weight here ({reason[0]}); run `pip install 'llvmlite~=0.50.0'` or use "
+            "--quantization bfloat16"
+        ) from error
 
 
 def _compiled(form: Form, features: Sequence[str] | None) -> Any:
@@ -96,7 +113,7 @@ def _compiled(form: Form, features: Sequence[str] | None) -> Any:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    has = {name for name, is_there in llvm.get_host_cpu_features().items() if is_there}
+    has = {name for name, is_there in _features(llvm).items() if is_there}
     if features is not None:
         has &= set(features)
     team = _team_addresses()
@@ -136,13 +153,27 @@ def _text(form: Form, has_vnni: bool, has_team: bool) -> str:
     )
 
 
+def _features(llvm: Any) -> dict[str, bool]:
+    try:
+        found: dict[str, bool] = llvm.get_host_cpu_features()
+    except RuntimeError:  # Not known of this processor: then none that may lack is used.
+        return {}
+    return found
+
+
 def _team_addresses() -> dict[str, int]:
     """Return where the functions of torch's own OpenMP threads are; nothing where not found."""
-    if not _MAPS.exists():
+    try:
+        lines = _MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
         return {}
-    paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if "/libgomp" in line}
-    for path in sorted(paths):
-        library = ctypes.CDLL(path)
+    paths = {line.split(maxsplit=5)[-1] for line in lines if "/libgomp" in line}
+    site = str(Path(torch.__file__).parent.parent)
+    for path in sorted(paths, key=lambda path: (not path.startswith(site), path)):
+        try:
+            library = ctypes.CDLL(path)
+        except OSError:  # Such as one that was replaced while this process runs.
+            continue
         if all(hasattr(library, name) for name in TEAM_SYMBOLS):
             return {name: _address(getattr(library, name)) for name in TEAM_SYMBOLS}
     return {}

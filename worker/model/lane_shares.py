@@ -41,7 +41,7 @@ _WEIGHTS = ("ptr w", "ptr out", "i64 groups", "i64 out_bytes")
 def shares(form: Form, *, has_team: bool) -> str:
     """Write what is called from outside, pointers and numbers alike of 64 bits.
 
-    `run_steps(w, scales, x, y, groups, rows, y_bytes, blocks, threads)` and
+    `run_steps(w, scales, x, records, y, groups, rows, y_bytes, blocks, threads)` and
     `run_weights(w, out, groups, out_bytes, blocks, threads)`.
     """
     declared = (
@@ -194,13 +194,9 @@ def _filled(*names: str) -> str:
 
 
 def _run_steps() -> str:
-    # the records of 16 rows of 16384 inputs are 640 KiB of the stack's 8 MiB
     return f"""
-define void @run_steps(ptr %w, ptr %scales, ptr %x, ptr %y, i64 %groups, i64 %rows, i64 %y_bytes,
-                       i64 %blocks, i64 %threads) {{
-  %all = mul i64 %groups, %rows
-  %size = mul i64 %all, {RECORD_BYTES}
-  %records = alloca i8, i64 %size, align 64
+define void @run_steps(ptr %w, ptr %scales, ptr %x, ptr %records, ptr %y, i64 %groups, i64 %rows,
+                       i64 %y_bytes, i64 %blocks, i64 %threads) {{
   call void @prepare_rows(ptr %x, ptr %records, i64 %groups, i64 %rows)
 {_filled(*_STEP)}
   call void @share_steps(ptr %job, i64 %blocks, i64 %threads)

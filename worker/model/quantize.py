@@ -101,7 +101,7 @@ def _require_llvmlite(quantization: str) -> None:
     if find_spec("llvmlite") is None:
         raise UnsupportedModel(
             f"--quantization {quantization} needs the package llvmlite, which is not installed "
-            "here; run `pip install llvmlite` or use --quantization bfloat16"
+            "here; run `pip install 'llvmlite~=0.50.0'` or use --quantization bfloat16"
         )
 
 

@@ -65,7 +65,7 @@ class _Buffering:
             if not self._is_view_made(number, entry) and not self._is_written(number, entry):
                 self._rewriting.add(self._renewed_entry(entry), number)
         output = self._renewed(self._tape.output)
-        if self._tape.output in self._held:  # the next step writes over it
+        if self._roots[self._tape.output] in self._held:  # the next step writes over it
             output = self._rewriting.add(Entry(_ATEN.clone.default, (output,), {}, None))
         return Tape(self._rewriting.entries, self._outside, output)
 

@@ -13,6 +13,7 @@ from worker.model.tape import CannotReplay, Entry, Later, Ref, Tape
 # of torch, by the key under which their names are kept
 _NAMED = {"dtype": torch.dtype, "layout": torch.layout, "format": torch.memory_format}
 _PLAIN = (bool, int, str)
+_NAMESPACES = ("aten", "stageline")
 
 
 def to_json(tape: Tape, inputs: int, names: Mapping[int, str]) -> dict[str, Any]:
@@ -59,14 +60,15 @@ def from_json(kept: Any, given: Sequence[torch.Tensor], named: Mapping[str, torc
 
 
 def _op_name(op: Any) -> str:
-    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
-        raise CannotReplay(f"op {op}, which is not one of torch's own")
-    return f"{op.overloadpacket.__name__}.{op._overloadname}"
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace not in _NAMESPACES:
+        raise CannotReplay(f"op {op}, which is neither one of torch's own nor of ours")
+    return f"{op.namespace}.{op.overloadpacket.__name__}.{op._overloadname}"
 
 
 def _op(name: str) -> Any:
-    packet, overload = name.split(".")
-    return getattr(getattr(torch.ops.aten, packet), overload)
+    namespace, packet, overload = name.split(".")
+    assert namespace in _NAMESPACES
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
 def _written(value: Any) -> Any:

@@ -20,7 +20,7 @@ class Peer(HonestPeer):
     def serve(self, request: Request[Any]) -> None:
         """Tell, and garble the last one."""
         whole = encode_event(EVENT, Envelope(stage=0, wall_ms=1.0, uptime_ms=1.0))
-        self.write(whole * WHOLE + OP_EVENT_HEAD + b'"op":"pi Loading weights: 100%\n')
+        self.write(whole * WHOLE + OP_EVENT_HEAD + b'"op":"pi Loading weights: 100%}\n')
 
 
 Peer().run()

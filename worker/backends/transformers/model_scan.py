@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -81,7 +81,8 @@ class _Patching(MetaPathFinder):
             return self._scan(module_path, prefix)  # type: ignore[no-any-return]
         kept = self._remembered.get(_KIND, depends)
         if kept is not None:
-            return from_json(kept)
+            with suppress(Exception):  # of another form: as good as absent
+                return from_json(kept)
         found: Found = self._scan(module_path, prefix)
         self._remembered.put(_KIND, depends, to_json(found))
         return found
