@@ -22,7 +22,7 @@ from tools.plan_shapes import smollm2_135m as smollm2
 from worker.protocol.costs import ModelCosts
 
 WORST_ALLOWED = 1.05
-# What a layer takes beside reading its weights, as docs/plan.md has it.
+# What a layer takes beside reading its weights on a CPU, as docs/plan.md has it.
 LAYER_MS = 0.4
 
 
@@ -37,7 +37,7 @@ def best_bottleneck_ms(slots: Sequence[Slot], costs: ModelCosts) -> float | None
     for host in slots:
         cost = costs.quantizations[host.quantization]
         rate = host.read_gbps * 1e6
-        layer_bytes = int(LAYER_MS * rate)
+        layer_bytes = int(LAYER_MS * rate) if host.device == "cpu" else 0
         following = list(best)
         for start in range(count):
             if best[start] == float("inf"):
