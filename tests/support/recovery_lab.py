@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -65,10 +66,24 @@ def inflict(fault: str, pid: int) -> None:
                 os.kill(pid, signal.SIGKILL)
             case "stop":
                 os.kill(pid, signal.SIGSTOP)
+                await_stop(pid)
             case "garbage":
                 print_in(pid)
             case "cut":
                 psutil.Process(pid).parent().kill()
+
+
+def await_stop(pid: int) -> None:
+    """Wait until every thread has stopped: those that are not told yet go on and answer."""
+    deadline_s = time.monotonic() + 10
+    while time.monotonic() < deadline_s:
+        states = [
+            path.read_text().rpartition(")")[2].split()[0]
+            for path in Path(f"/proc/{pid}/task").glob("*/stat")
+        ]
+        if set(states) <= {"T"}:
+            return
+        os.sched_yield()
 
 
 def print_in(pid: int) -> None:

@@ -11,7 +11,7 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 from tests.support.shapes import deepseek_v3_index
 from tests.support.tiny import tiny_checkpoint
-from worker.model import memory
+from worker.model import kept_runs
 from worker.model.architecture import Architecture
 from worker.model.bandwidth import ReadSpeed, measure_read_speed
 from worker.model.costs import model_costs
@@ -60,7 +60,7 @@ def each_slice_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
             found[stage] = dry_run(plan, max_context=max_context, prefill_chunk=prefill_chunk)
         return found[stage]
 
-    monkeypatch.setattr(memory, "dry_run", once)
+    monkeypatch.setattr(kept_runs, "dry_run", once)
 
 
 # tied, learned positions, experts, latent attention, sliding window, two kinds of layers
