@@ -124,7 +124,12 @@ class LineReader:
             if ended.done():
                 return
             try:
-                if not self._read(take):
+                more = self._read(take)
+                # The rest of a long line is mostly there by now, and asking costs less than a turn
+                # of the event loop.
+                if more and self._cutter.held_bytes:
+                    more = self._read(take)
+                if not more:
                     loop.remove_reader(fd)
                     ended.set_result(None)
             except Exception as error:  # noqa: BLE001 - raised by `each`
