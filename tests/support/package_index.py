@@ -17,6 +17,7 @@ DIRECT = (
     "transformers",
     "accelerate",
     "bitsandbytes",
+    "llvmlite",
     "safetensors",
     "psutil",
     "huggingface_hub",

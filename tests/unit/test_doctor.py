@@ -46,6 +46,7 @@ FITTING = {
     "transformers": "5.24.1",
     "accelerate": "1.15.0",
     "bitsandbytes": "0.50.2",
+    "llvmlite": "0.50.0",
     "safetensors": "0.8.0",
     "psutil": "7.2.2",
     "huggingface_hub": "2.4.0",

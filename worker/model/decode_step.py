@@ -2,9 +2,9 @@
 
 Two steps of the loaded stage, at two positions, are written down op by op; what differs between
 them is the position. The same ops are then run in the same order by torch's own interpreter. A step
-far on, at which the cache grows, and the one after it are compared with the model's own forward, and
-only where every bit agrees, of what comes out and of what is cached, is the short way taken. What was written down is
-remembered for models of the same kind; the comparison is made at every start.
+far on, at which the cache grows, and the one after it are compared with the model's own forward;
+only where every bit agrees, of what comes out and of what is cached, is the short way taken. What
+was written down is remembered for models of the same kind; the comparison is made at every start.
 """
 
 from __future__ import annotations
