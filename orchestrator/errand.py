@@ -47,7 +47,7 @@ class Errands:
                 recorder=recorder or NoRecorder(),
                 timeouts=self._timeouts,
                 on_status=on_status,
-                on_failure=self._failures.append,
+                on_failure=lambda failure, _: self._failures.append(failure),
                 on_event=events.append,
                 gate=gate,
             )

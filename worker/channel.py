@@ -29,6 +29,8 @@ PIPE_BYTES = 1024 * 1024
 EOF_GRACE_S = 2.0
 # How long a line that nobody waits for may wait for another one to be written with.
 BEHIND_S = 0.02
+# How long the next line is not worked on because a reply is still to be written.
+REPLY_S = 0.05
 _MOST_JOINED_BYTES = 64 * 1024
 _POLL_MS = 100
 
@@ -44,6 +46,13 @@ class End:
 @dataclass(frozen=True, slots=True)
 class _Behind:
     """A line that need not be written by itself."""
+
+    line: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """A line whose op is done once it is written."""
 
     line: bytes
 
@@ -105,7 +114,8 @@ class Channel:
         self._has_owner = has_owner
         self._lines: SimpleQueue[bytes | ProtocolError | End] = SimpleQueue()
         # SimpleQueue.put is re-entrant, so a signal handler or a finalizer may send.
-        self._out: SimpleQueue[bytes | _Behind | _Last] = SimpleQueue()
+        self._out: SimpleQueue[bytes | _Behind | _Reply | _Last] = SimpleQueue()
+        self._replying = threading.Lock()  # Held from the time a reply is queued until it is out.
         self._stop: End | None = None
         self._busy = True  # Until the first `take` the worker is loading.
         self._closed = threading.Event()
@@ -119,6 +129,17 @@ class Channel:
     def send(self, line: bytes) -> None:
         """Queue one whole line; from any thread, never blocks."""
         self._out.put(line)
+
+    def reply(self, line: bytes) -> None:
+        """Queue the whole line that answers what was taken; from the thread that takes.
+
+        The next `take` lets it be written first, for at most `REPLY_S`: where the next op ends the
+        process, this one must not be blamed for it. Longer lines are written while it works.
+        """
+        if len(line) > _MOST_JOINED_BYTES or not self._replying.acquire(blocking=False):
+            self._out.put(line)
+        else:
+            self._out.put(_Reply(line))
 
     def send_behind(self, line: bytes) -> None:
         """Queue a whole line that is written together with the next one, or within `BEHIND_S`.
@@ -140,6 +161,8 @@ class Channel:
         Raises:
             TimeoutError: none came in time.
         """
+        if self._replying.acquire(timeout=REPLY_S):
+            self._replying.release()
         self._busy = False
         try:
             taken = self._lines.get(timeout=timeout_s)
@@ -156,7 +179,7 @@ class Channel:
 
     def _write(self) -> None:
         held: list[bytes] = []
-        item: bytes | _Behind | _Last = b""
+        item: bytes | _Behind | _Reply | _Last = b""
         try:
             while not isinstance(item, _Last):
                 try:
@@ -166,8 +189,10 @@ class Channel:
                 if isinstance(item, _Behind):
                     held.append(item.line)
                     continue
-                self._write_joined(held, item.line if isinstance(item, _Last) else item)
+                self._write_joined(held, item if isinstance(item, bytes) else item.line)
                 held = []
+                if isinstance(item, _Reply):
+                    self._replying.release()
         except OSError:
             self._on_abort(End("stdout_closed", ExitCode.PEER_GONE))
         else:

@@ -64,7 +64,7 @@ class Server:
             taken_s = time.perf_counter()
             timed = Stopwatch()
             outcome = self._answer(taken, timed)
-            self._channel.send(outcome.line)  # Before its event: the reply is what is waited for.
+            self._channel.reply(outcome.line)  # Before its event: the reply is what is waited for.
             self.requests_served += 1
             done_s = time.perf_counter()
             in_bytes = len(taken) if isinstance(taken, bytes) else 0

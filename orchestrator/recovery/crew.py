@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from orchestrator.bundle.records import Recorder, RecoveryRecord
 from orchestrator.failures import StageFailure
@@ -15,6 +16,7 @@ from orchestrator.stage.gate import StartGate
 from orchestrator.stage.together import close_all
 from orchestrator.timeouts import Timeouts
 from worker.protocol.events import Op
+from worker.protocol.ops import Request
 
 
 class Crew:
@@ -56,7 +58,9 @@ class Crew:
         self._gate = StartGate()
         self._clients: list[StageClient] = []
 
-    def hire(self, spec: StageSpec, on_failure: Callable[[StageFailure], None]) -> StageClient:
+    def hire(
+        self, spec: StageSpec, on_failure: Callable[[StageFailure, Request[Any] | None], None]
+    ) -> StageClient:
         """Make a client, which is ended with the others unless it is dismissed before."""
         client = StageClient(
             spec,

@@ -184,7 +184,7 @@ class Seat:
 
     def hire(self, spec: StageSpec) -> StageClient:
         """Make a client for another try; its failure counts once it is seated."""
-        client = self._crew.hire(spec, lambda failure: self._failed(client, failure))
+        client = self._crew.hire(spec, lambda *told: self._failed(client, *told))
         return client
 
     async def _serving(self) -> StageClient:
@@ -220,12 +220,16 @@ class Seat:
         entries = self._crew.history.entries(self.spec.stage, request.request_id)
         return rejected.code == ErrorCode.NO_SESSION and bool(entries)
 
-    def _failed(self, client: StageClient, failure: StageFailure) -> None:
-        """Hear that a client is lost, from the event loop."""
+    def _failed(
+        self, client: StageClient, failure: StageFailure, request: Request[Any] | None
+    ) -> None:
+        """Hear that a client is lost, from the event loop.
+
+        A worker takes ops one after another, so it is lost at the oldest that has no answer.
+        """
         if self._closed or client is not self._client:
             return
-        ticket, request = self._turns.oldest or (None, None)
-        self._culprit = ticket
+        self._culprit = self._turns.ticket_of(request)
         if not self._crew.policy.most_attempts:
             self._crew.fail(failure)
             return

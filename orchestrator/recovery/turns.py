@@ -13,10 +13,7 @@ from worker.protocol.ops import Request
 
 
 class Turns:
-    """Let ops through to a stage, and know which are on their way.
-
-    A worker takes ops one after another, so a stage is lost at the oldest that has no answer.
-    """
+    """Let ops through to a stage, and know which are on their way."""
 
     def __init__(self) -> None:
         self._in_flight: dict[object, Request[Any]] = {}
@@ -24,10 +21,10 @@ class Turns:
         self._alone = asyncio.Lock()  # fair: who waits is let through in the order of coming
         self._num_waiting = 0
 
-    @property
-    def oldest(self) -> tuple[object, Request[Any]] | None:
-        """The op that has been on its way for longest, with its ticket."""
-        return next(iter(self._in_flight.items()), None)
+    def ticket_of(self, request: Request[Any] | None) -> object | None:
+        """Return the ticket that this very op was let through with; None if it was not."""
+        tickets = (ticket for ticket, sent in self._in_flight.items() if sent is request)
+        return next(tickets, None)
 
     def taken(self, request: Request[Any], *, alone: bool) -> AbstractAsyncContextManager[object]:
         """Wait for a turn and hold it for the block; yields a ticket.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from orchestrator.bundle.records import Recorder
 from orchestrator.failures import HostUnreachable, Hung, NotReady, StageFailure
@@ -34,7 +34,8 @@ class StageClient:
         recorder: takes every fact.
         timeouts: every deadline.
         on_status: told of each new phase and event, from the event loop.
-        on_failure: told of the failure, once.
+        on_failure: told of the failure, once, with the op that it was at: of those without an
+            answer the one that was sent first.
         on_event: told of each event, `op` and `heartbeat` aside.
         on_op: told of each `op` event.
         gate: bounds the logins of all workers that start together; None is one of its own.
@@ -47,7 +48,7 @@ class StageClient:
         recorder: Recorder,
         timeouts: Timeouts,
         on_status: Callable[[StageStatus], None] = lambda status: None,
-        on_failure: Callable[[StageFailure], None] = lambda failure: None,
+        on_failure: Callable[[StageFailure, Request[Any] | None], None] = lambda *told: None,
         on_event: Callable[[Event], None] = lambda event: None,
         on_op: Callable[[Op], None] = lambda op: None,
         gate: StartGate | None = None,

@@ -55,7 +55,7 @@ class StageLink:
         notes: StageNotes,
         scribe: Scribe,
         timeouts: Timeouts,
-        on_failure: Callable[[StageFailure], None],
+        on_failure: Callable[[StageFailure, Request[Any] | None], None],
     ) -> None:
         self.failure: StageFailure | None = None
         self.closing = False
@@ -168,9 +168,10 @@ class StageLink:
         self.failure = failure
         self._scribe.failure(failure)
         self.kill_process()
+        oldest = self.pending.oldest
         self.pending.fail_all(failure)
         self._notes.enter("failed")
-        self._on_failure(failure)
+        self._on_failure(failure, oldest.request if oldest else None)
         return failure
 
     def kill_process(self) -> None:

@@ -27,7 +27,7 @@ from orchestrator.failures import (
 from orchestrator.stage import StageClient
 from orchestrator.timeouts import Timeouts
 from tests.support.stages import PATIENT, ROOT, MemoryRecorder, peer_spec, stub_spec
-from worker.protocol.ops import Tokenize
+from worker.protocol.ops import Tokenize, TokensReply
 
 HASTY = replace(PATIENT, silence_s=1.0)
 
@@ -174,6 +174,31 @@ def test_an_error_in_the_orchestrators_own_code_ends_the_run_and_is_not_a_hang()
         ),
         1,
     )
+
+
+def test_a_stage_is_lost_at_the_op_behind_the_one_that_it_has_answered() -> None:
+    told: list[tuple[StageFailure, object]] = []
+    first, second = Tokenize(request_id="r", prompt="a b"), Tokenize(request_id="s", prompt="c")
+
+    async def run() -> list[object]:
+        stage = StageClient(
+            peer_spec("dies_behind_an_answer"),
+            recorder=MemoryRecorder(),
+            timeouts=PATIENT,
+            on_failure=lambda *what: told.append(what),
+        )
+        try:
+            await stage.start()
+            calls = (stage.call(first), stage.call(second))
+            return list(await asyncio.gather(*calls, return_exceptions=True))
+        finally:
+            await stage.aclose()
+
+    answer, failure = asyncio.run(run())
+    assert answer == TokensReply(tokens=(0, 1))
+    assert isinstance(failure, Crashed)
+    assert told == [(failure, second)]
+    assert told[0][1] is second
 
 
 def test_a_stopped_stage_is_found_by_its_silence() -> None:

@@ -112,10 +112,9 @@ def test_ctrl_c_twice_at_the_prompt_ends_the_chat(tmp_path: Path) -> None:
     with chatting(tmp_path) as terminal:
         terminal.type("half a question")
         terminal.wait_for("half a question")
-        terminal.type(CTRL_C)
-        terminal.wait_for("Ctrl-C again, or Ctrl-D, ends the chat")
+        terminal.press_until(CTRL_C, "Ctrl-C again, or Ctrl-D, ends the chat")
         terminal.wait_for("> ")
-        terminal.type(CTRL_C)
+        terminal.press_until(CTRL_C, "\n")
         assert terminal.end() == 128 + signal.SIGINT
 
 

@@ -40,6 +40,20 @@ class Terminal:
         start, self._seen = self._seen, index + len(text)
         return self.shown[start : self._seen]
 
+    def press_until(self, key: str, text: str, every_s: float = 10.0) -> str:
+        """Press a key until a text is shown, as somebody does who sees nothing come of it.
+
+        An interrupt that comes in the microseconds in which Python's line editor goes from a key
+        to its wait for the next one is kept until the next interrupt.
+        """
+        for _ in range(3):
+            self.type(key)
+            try:
+                return self.wait_for(text, every_s)
+            except AssertionError as error:
+                missing = error
+        raise missing
+
     def hang_up(self) -> None:
         """Close the terminal while the program uses it, as a window is closed."""
         nothing = os.open(os.devnull, os.O_RDWR)

@@ -1,14 +1,15 @@
-"""Lines that nobody waits for are written behind others, and never lost or late."""
+"""Replies are out before the next op; lines that nobody waits for come behind others, not late."""
 
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from worker.channel import BEHIND_S, Channel, End
+from worker.channel import BEHIND_S, REPLY_S, Channel, End
 
 
 class Pipes:
@@ -65,3 +66,33 @@ def test_the_last_line_is_written_after_what_is_held(pipes: Pipes) -> None:
     pipes.channel.send_behind(b"event\n")
     pipes.finish(b"exiting\n")
     assert pipes.read() == b"event\nexiting\n"
+
+
+def test_a_reply_is_out_before_the_next_line_is_worked_on(pipes: Pipes) -> None:
+    os.write(pipes.stdin_write, b"op\n" * 101)
+    for _ in range(100):
+        assert pipes.channel.take(5.0) == b"op"
+        pipes.channel.reply(b"reply\n")
+        pipes.channel.take(5.0)
+        # Here the next op may end the process.
+        assert select.select([pipes.stdout_read], (), (), 0)[0]
+        assert pipes.read() == b"reply\n"
+        os.write(pipes.stdin_write, b"op\n")
+
+
+def test_a_reply_that_nobody_reads_holds_up_the_next_line_for_a_moment_only(pipes: Pipes) -> None:
+    os.set_blocking(pipes.stdout_write, False)
+    while select.select((), [pipes.stdout_write], (), 0)[1]:
+        os.write(pipes.stdout_write, b"x" * 4096)
+    os.set_blocking(pipes.stdout_write, True)
+    os.write(pipes.stdin_write, b"one\ntwo\n")
+    pipes.channel.reply(b"first\n")
+    begun_s = time.monotonic()
+    assert pipes.channel.take(5.0) == b"one"
+    assert REPLY_S / 2 <= time.monotonic() - begun_s < 5.0
+    pipes.channel.reply(b"second\n")
+    assert pipes.channel.take(5.0) == b"two"
+    text = b""
+    while not text.endswith(b"second\n"):
+        text += pipes.read()
+    assert text.endswith(b"xfirst\nsecond\n")

@@ -56,3 +56,16 @@ def test_one_that_comes_when_an_op_alone_is_over_does_not_pass_those_that_waited
 
     asyncio.run(run())
     assert sent == ["first", "second", "late", "last"]
+
+
+def test_the_ticket_of_an_op_is_that_of_the_very_one() -> None:
+    async def run() -> None:
+        turns = Turns()
+        same = [Ping(request_id="same"), Ping(request_id="same")]
+        async with turns.taken(same[0], alone=False) as first:
+            async with turns.taken(same[1], alone=False) as second:
+                assert [turns.ticket_of(one) for one in same] == [first, second]
+            assert turns.ticket_of(same[1]) is None
+        assert turns.ticket_of(None) is None
+
+    asyncio.run(run())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from worker.protocol.events import EVENTS, Envelope, Event, Op, UnknownEvent
@@ -27,6 +28,8 @@ _MAX_PING_BYTES = 8192
 OP_EVENT_HEAD = f'{{"event":"{Op.kind}",'.encode()
 _HIDDEN = "hidden_b64"
 _HIDDEN_HEAD = f'"{_HIDDEN}":"'.encode()
+# What stands around hidden states is kept parsed up to this size.
+_MOST_KEPT_BYTES = 512
 # Made once: json.dumps makes one for each call that wants other separators than its own.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
@@ -249,11 +252,17 @@ def _spliced(line: bytes) -> dict[str, Any] | None:
     end = line.find(b'"', start)
     if end < 0 or line.find(_HIDDEN_HEAD, end) >= 0 or line.find(b"\\", start, end) >= 0:
         return None
-    values = _json(line[:start] + line[end:])
+    around = line[:start] + line[end:]
+    # The same at each step of an answer. What is nested in it is shared: nobody changes it.
+    values = _json(around) if len(around) > _MOST_KEPT_BYTES else _kept_around(around)
     if not isinstance(values, dict) or values.get("hidden_b64") != "":
         return None  # The pattern was nested deeper; no message of ours does that.
-    values["hidden_b64"] = line[start:end]
-    return values
+    return {**values, "hidden_b64": line[start:end]}
+
+
+@lru_cache(maxsize=64)
+def _kept_around(around: bytes) -> Any:
+    return _json(around)
 
 
 def _json(line: bytes) -> Any:
