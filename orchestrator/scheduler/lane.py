@@ -10,6 +10,10 @@ from typing import Protocol
 
 from orchestrator.scheduler.pace import Pace
 
+# How often a stage that stands idle for a step sees whether one is still to come: nobody tells it
+# of a request that was about to ask for one and does not.
+_LOOK_S = 0.02
+
 # The second number tells apart what has the same age.
 Place = tuple[int, int, asyncio.Future[None]]
 
@@ -93,6 +97,7 @@ class Lane:
         self._passed = 0
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
+        self._idle_until_s: float | None = None
 
     @property
     def steps_here(self) -> int:
@@ -182,18 +187,22 @@ class Lane:
         if comes_s is None or comes_s >= limit_s or self._closed:
             self._stop_waiting()
             return False
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(limit_s, self._waited_long)
-            self.keeps_free = True
+        loop = asyncio.get_running_loop()
+        if self._idle_until_s is None:
+            self._idle_until_s = loop.time() + limit_s
+        left_s = self._idle_until_s - loop.time()
+        self.keeps_free = left_s > 0
+        if self.keeps_free and self._timer is None:
+            self._timer = loop.call_later(min(left_s, _LOOK_S), self._look)
         return self.keeps_free
 
-    def _waited_long(self) -> None:
-        self.keeps_free = False
+    def _look(self) -> None:
+        self._timer = None
         self.kick()
 
     def _stop_waiting(self) -> None:
         self.keeps_free = False
+        self._idle_until_s = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -100,7 +100,7 @@ class Scheduler:
             chunks,
             lambda one: self._job(rid, one, sampling if one is last else None, timeout_s=timeout_s),
             self._run,
-            most=max(len(self.lanes), 2),
+            most=len(self.lanes) + 1,
         )
 
     @property

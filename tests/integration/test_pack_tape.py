@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from tests.support.tiny import load_stages, tiny_checkpoint
+from worker.model import pack_tape
 from worker.model.kv import StageCache
-from worker.model.load_options import LoadOptions
+from worker.model.load_options import Engine, LoadOptions
 from worker.model.pack_tape import PackTape
 from worker.model.run import StageRunner
 from worker.model.steps import StepRunner, Steps
+from worker.model.tape import Tape
 
 COUNT, START = 3, 5
 torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageRunner]:
-    folder = tiny_checkpoint(
-        tmp_path_factory.mktemp("tape"),
+def stage(folder: Path, engine: Engine) -> StageRunner:
+    tiny_checkpoint(
+        folder,
         "llama",
         num_hidden_layers=2,
         head_dim=64,
@@ -30,8 +32,18 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageRunner]:
         num_attention_heads=2,
         num_key_value_heads=1,
     )
-    (found,) = load_stages(folder, (0, 2), LoadOptions(engine="stock"))
-    yield found
+    (found,) = load_stages(folder, (0, 2), LoadOptions(engine=engine))
+    return found
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> StageRunner:
+    return stage(tmp_path_factory.mktemp("tape"), "fast")
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageRunner]:
+    yield stage(tmp_path_factory.mktemp("tape"), "stock")
 
 
 class Decoding:
@@ -117,3 +129,35 @@ def test_a_short_way_that_fails_midway_leaves_it_to_the_long_one(
     assert decoding.step()
     monkeypatch.undo()
     assert decoding.step()
+
+
+def test_what_was_written_down_is_made_shorter(
+    fast: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[tuple[int, int]] = []
+    shortened = pack_tape.shortened
+
+    def watched(tape: Tape, inputs: Any, rows: int) -> Tape:
+        found = shortened(tape, inputs, rows)
+        lengths.append((len(tape.entries), len(found.entries)))
+        return found
+
+    monkeypatch.setattr(pack_tape, "shortened", watched)
+    decoding = Decoding(fast)
+    # Each is given its memory anew: what an answer holds must not be written over.
+    assert [decoding.step() for _ in range(8)] == [True] * 8
+    assert [tape.is_proved for tape in decoding.tapes] == [True]
+    ((before, after),) = lengths
+    assert after < 0.8 * before
+
+
+def test_what_cannot_be_made_shorter_is_taken_as_it_is(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Tape:
+        raise ValueError("no such form")
+
+    monkeypatch.setattr(pack_tape, "shortened", fail)
+    decoding = Decoding(runner)
+    assert [decoding.step() for _ in range(6)] == [True] * 6
+    assert [tape.is_proved for tape in decoding.tapes] == [True]

@@ -138,6 +138,20 @@ def test_a_stage_stands_idle_for_a_step_that_comes_soon_but_not_for_ever() -> No
     assert on_loop(act) == ["True", "s1", "c0"]
 
 
+def test_a_stage_that_stands_idle_sees_soon_that_no_step_comes_after_all() -> None:
+    async def act() -> list[str]:
+        turns = Turns(comes_s=0.001)
+        turns.lane.pace.chunk_s = 1000.0
+        chunk = turns.ask("c0")
+        await settled()
+        idle = turns.lane.keeps_free
+        turns.comes_s = None  # as of a request that was thought to go on; nobody says that it ended
+        await chunk
+        return [str(idle), str(turns.lane.keeps_free), *turns.given]
+
+    assert on_loop(act) == ["True", "False", "c0"]
+
+
 def told(op: str, duration_ms: float, *, idle_ms: float, first: bool = False) -> Op:
     return Op(
         op=op,

@@ -1,7 +1,7 @@
 """Many requests against one: tokens a second, how busy the stages are, what a long prompt costs.
 
     python -m tools.bench.streams [--stages 4] [--seconds 3] [--json FILE]
-    python -m tools.bench.streams --folder MODEL [--stages 2] [--streams 1 4 16] [--tokens 48]
+    python -m tools.bench.streams --folder MODEL [--stages 2] [--layers 17 13] [--streams 1 4 16]
 
 Without a model the stages sleep as long as they are told to (10 ms for an op of decode steps, 1 ms
 for each token of a prompt), so that only the order of the work is measured. `busy` is the share
@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -230,20 +231,26 @@ async def real_streams(
     )
 
 
-def real_specs(folder: Path, stages: int, threads: int) -> list[StageSpec]:
-    """Return workers of a real model on this machine."""
+def real_specs(
+    folder: Path, stages: int, threads: int, layers: Sequence[int] | None = None
+) -> list[StageSpec]:
+    """Return workers of a real model on this machine; `layers` says how many each has."""
     options = WorkerOptions(model_id=str(folder), threads=threads)
     environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+    ends = list(accumulate(layers or ()))
+    spans = list(pairwise([0, *ends])) if layers else [None] * stages
     return [
-        StageSpec(stage=i, num_stages=stages, options=options, environment=environment)
-        for i in range(stages)
+        StageSpec(
+            stage=i, num_stages=len(spans), layers=span, options=options, environment=environment
+        )
+        for i, span in enumerate(spans)
     ]
 
 
 async def real(given: argparse.Namespace) -> dict[str, Any]:
     """Play everything with a model."""
     watch, found = Watch(), dict[str, Any]()
-    specs = real_specs(given.folder, given.stages, given.threads)
+    specs = real_specs(given.folder, given.stages, given.threads, given.layers)
     async with await Stages.start(specs, recorder=watch) as pipeline:
         await real_streams(pipeline, watch, 2, 8, 32)  # the kernels' first calls
         rounds: dict[int, list[Streams]] = {count: [] for count in given.streams}
@@ -273,6 +280,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--folder", type=Path, help="a model; without one the stages sleep")
     parser.add_argument("--stages", type=int, help="4 that sleep, or 2 of a model")
+    parser.add_argument(
+        "--layers", type=int, nargs="+", metavar="N", help="of each stage of a model; else even"
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="for each number of streams")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16], metavar="N")
     parser.add_argument("--tokens", type=int, default=48, help="new tokens of each answer")

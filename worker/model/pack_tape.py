@@ -2,14 +2,15 @@
 
 The first two packs of a kind are written down op by op. Attention stands in the tape as one call:
 a loop over rows, each with the caches of its own request. What else differs between the two packs
-would be a position that is no input, and is refused. The third pack is worked on both ways, and
-only where every bit agrees is the short way taken from then on.
+would be a position that is no input, and is refused. What was written down is made shorter, as
+decode steps are. The third pack is worked on both ways, and only where every bit agrees is the
+short way taken from then on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -17,25 +18,33 @@ from torch.jit._fuser import optimized_execution
 from torch.utils._python_dispatch import _disable_current_modes
 
 from worker.model.pack_cache import Member
-from worker.model.tape import CannotReplay, Opaque, Tape, TapeRecorder, merged
-from worker.model.tape_script import statements, text_of
+from worker.model.tape import Opaque, Tape, TapeRecorder, merged
+from worker.model.tape_buffers import buffered_alike
+from worker.model.tape_fuse import fused, without_twins
+from worker.model.tape_products import QuickProduct, with_quick_products
+from worker.model.tape_script import function_of, statements, text_of
 
-ATTEND = Opaque("attend")
-_NAME = "pack"
+
+def _attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *how: Any) -> Any:
+    return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+
+
+ATTEND = Opaque("attend", _attended)
 _ATTEND = """
 def attend(query: Tensor, key: Tensor, value: Tensor, layer: int, scale: Optional[float],
            shares_heads: bool, stores: List[Tensor], owners: List[int], ends: List[int],
            members: int) -> Tensor:
     outputs = torch.jit.annotate(List[Tensor], [])
     first = 2 * members * layer
+    query_rows, key_rows, value_rows = query.split(1, 2), key.split(1, 2), value.split(1, 2)
     for row in range(len(owners)):
         keys = stores[first + owners[row]]
         values = stores[first + members + owners[row]]
         end = ends[row]
-        keys.narrow(2, end - 1, 1).copy_(key.narrow(2, row, 1))
-        values.narrow(2, end - 1, 1).copy_(value.narrow(2, row, 1))
+        keys.narrow(2, end - 1, 1).copy_(key_rows[row])
+        values.narrow(2, end - 1, 1).copy_(value_rows[row])
         outputs.append(torch.ops.aten.scaled_dot_product_attention(
-            query.narrow(2, row, 1), keys.narrow(2, 0, end), values.narrow(2, 0, end),
+            query_rows[row], keys.narrow(2, 0, end), values.narrow(2, 0, end),
             None, 0.0, False, scale=scale, enable_gqa=shares_heads))
     unused = query.size(2) - len(owners)
     if unused > 0:
@@ -52,7 +61,8 @@ class PackTape:
         self._first: Tape | None = None
         self._others: list[torch.Tensor] = []
         self._run: Callable[..., torch.Tensor] | None = None
-        self._inputs = 0
+        # torch itself would not keep alive the functions that the short way calls
+        self._functions: dict[str, Any] = {}
         self.is_refused = False
         self.is_proved = False
 
@@ -67,8 +77,8 @@ class PackTape:
         self._first, self._run, self._others = None, None, []
 
     @contextmanager
-    def writing(self, inputs: Sequence[torch.Tensor]) -> Iterator[Recording]:
-        """Write down the pack that runs in the block, on `inputs`."""
+    def writing(self, inputs: Sequence[torch.Tensor], rows: int) -> Iterator[Recording]:
+        """Write down the pack of so many rows that runs in the block, on `inputs`."""
         recording = Recording(TapeRecorder(inputs))
         yield recording
         assert recording.output is not None
@@ -77,9 +87,16 @@ class PackTape:
             self._first = tape
             return
         whole = merged(self._first, tape, len(inputs), (0, 0))
-        self._run = _compiled(whole, len(inputs))
+        with suppress(Exception):  # what a model's ops cannot do: as they were
+            whole = shortened(whole, inputs, rows)
+        self._functions = {
+            entry.op.name: entry.op.function
+            for entry in whole.entries
+            if isinstance(entry.op, QuickProduct)
+        }
+        self._run = _compiled(whole, len(inputs), self._functions)
         self._others = list(whole.outside[len(inputs) :])
-        self._inputs, self._first = len(inputs), None
+        self._first = None
 
     def run(self, inputs: Sequence[torch.Tensor], members: Sequence[Member]) -> torch.Tensor:
         """Do what the forward of a `RowPack` does, and count the rows in."""
@@ -124,9 +141,15 @@ def apart() -> Iterator[None]:
         yield
 
 
-def _compiled(tape: Tape, inputs: int) -> Callable[..., torch.Tensor]:
+def shortened(tape: Tape, inputs: Sequence[torch.Tensor], rows: int) -> Tape:
+    """Return a tape of fewer ops that allocates less; weights stay where they are."""
+    short = fused(without_twins(tape, len(inputs)), len(inputs), rows=rows, moves=False)
+    return buffered_alike(with_quick_products(short, len(inputs), rows), inputs)
+
+
+def _compiled(tape: Tape, inputs: int, functions: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
     head = (
-        f"def {_NAME}(given: List[Tensor], other: List[Tensor], stores: List[Tensor], "
+        "def step(given: List[Tensor], other: List[Tensor], stores: List[Tensor], "
         "owners: List[int], ends: List[int], members: int) -> Tensor:"
     )
     lines = [head]
@@ -140,9 +163,4 @@ def _compiled(tape: Tape, inputs: int) -> Callable[..., torch.Tensor]:
         else:
             lines += [f"    {statement}" for statement in statements(number, entry)]
     lines.append(f"    return {text_of(tape.output)}")
-    try:
-        unit = torch.jit.CompilationUnit(_ATTEND + "\n".join(lines) + "\n")
-    except RuntimeError as error:
-        raise CannotReplay(f"TorchScript refuses: {str(error).strip()[:200]}") from error
-    run: Callable[..., torch.Tensor] = getattr(unit, _NAME)
-    return run
+    return function_of(_ATTEND + "\n".join(lines) + "\n", functions)

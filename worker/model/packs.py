@@ -183,7 +183,7 @@ class Packs:
         pack = Pack.of(pieces, kind, takes_positions=self._runner.takes_positions)
         rows = RowPack(self._interfaces, self._cache, pack.members, kind.size)
         minded = self._modules.minded(kind.size, verdict.uneven, ops)
-        writing = nullcontext() if tape is None else tape.writing(pack.inputs)
+        writing = nullcontext() if tape is None else tape.writing(pack.inputs, kind.size)
         try:
             with minded, writing as recording, rows.running(ops, recording):
                 outputs = self._runner.forward(

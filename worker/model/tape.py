@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,10 +33,29 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
-class Opaque:
-    """Stands in the place of an op for a call whose ops are not written down."""
+class _Schema:
+    is_mutable: bool = False
 
-    name: str
+
+class Opaque:
+    """Stands in the place of an op for a call whose ops are not written down.
+
+    It writes to none of the tensors that it is given in the tape.
+
+    Args:
+        name: of the call.
+        form: takes what the call takes, and gives zeros in the form of its result.
+    """
+
+    def __init__(self, name: str, form: Callable[..., torch.Tensor]) -> None:
+        self.__name__ = name
+        self.form = form
+        self._schema = _Schema()
+
+    @property
+    def overloadpacket(self) -> Opaque:
+        """Itself: it has no overloads."""
+        return self
 
 
 @dataclass(frozen=True, slots=True, eq=False)

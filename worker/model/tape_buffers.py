@@ -37,6 +37,11 @@ def buffered(tape: Tape, steps: Mapping[int, Sequence[torch.Tensor]], fixed: int
     return _Buffering(tape, values, moving, inputs).done()
 
 
+def buffered_alike(tape: Tape, inputs: Sequence[torch.Tensor]) -> Tape:
+    """Do what `buffered` does with a tape that has the same forms at all positions."""
+    return _Buffering(tape, walked(tape, inputs, 0), set(), len(inputs)).done()
+
+
 class _Buffering:
     """A tape on its way."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from worker.model.tape import Entry, Later, Ref, Tape, refs_in
+from worker.model.tape import Entry, Later, Opaque, Ref, Tape, refs_in
 
 # To start the replay of a graph takes as long as to start some ops.
 _LEAST_OPS = 4
@@ -66,6 +66,8 @@ def walk_forms(
 
 
 def _formed(entry: Entry, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    if isinstance(entry.op, Opaque):
+        return entry.op.form(*args)
     name = entry.op.overloadpacket.__name__
     if name in ("mv", "addmv"):
         *_, weight, row = args

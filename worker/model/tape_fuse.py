@@ -17,6 +17,7 @@ from worker.model.tape import Entry, Ref, Tape, refs_in
 _VIEWS = frozenset("expand permute select slice squeeze t transpose unsqueeze view".split())
 # `reshape` is one too, or else a copy: the same one, unless what it copies is written to.
 _PRODUCTS = frozenset(("mv", "addmv"))
+_PRODUCTS_OF_MANY = frozenset(("mm",))
 # A product by a weight of less than this takes longer than reading the weight: SmolLM2's step
 # took 52 ms with seven products a layer and 47 ms with four.
 _SMALL_BYTES = 2 << 20
@@ -79,16 +80,21 @@ def without_twins(tape: Tape, inputs: int) -> Tape:
     return Tape(done.entries, tape.outside, done.renewed(tape.output))
 
 
-def fused(tape: Tape, inputs: int) -> Tape:
+def fused(tape: Tape, inputs: int, *, rows: int = 1, moves: bool = True) -> Tape:
     """Return the tape with one product in the place of several of the same row, where that pays.
 
     Outputs of a product do not depend on one another, and shapes whose kernels do are left as they
     are. The weights are put together in private
     memory on huge pages, and become parts of the whole, so that none is held twice. So do small
     weights that stay alone: on pages of their own they would be read more slowly.
+
+    Args:
+        inputs: how many of the outside tensors may be written to.
+        rows: of how many rows the products are.
+        moves: whether weights may be put together that are not so already.
     """
     outside = list(tape.outside)
-    groups = {group[0]: group for group in _groups(tape, inputs)}
+    groups = {g[0]: g for g in _groups(tape, inputs, rows) if moves or _is_free(tape, g)}
     members = {number for group in groups.values() for number in group}
     block = _Block(sum(_room(tape, group) for group in groups.values()))
     done = Rewriting()
@@ -133,10 +139,10 @@ class _Block:
         return whole
 
 
-def _groups(tape: Tape, inputs: int) -> Iterator[list[int]]:
+def _groups(tape: Tape, inputs: int, rows: int) -> Iterator[list[int]]:
     by_row: dict[Any, list[int]] = defaultdict(list)
     for number, entry in enumerate(tape.entries):
-        if entry.op.overloadpacket.__name__ not in _PRODUCTS or not _is_plain(entry.named):
+        if entry.op.overloadpacket.__name__ not in _products(rows) or not _is_plain(entry.named):
             continue
         *fixed, row = entry.args
         if all(_is_weight(tape, ref, inputs) for ref in fixed):
@@ -149,7 +155,7 @@ def _groups(tape: Tape, inputs: int) -> Iterator[list[int]]:
         may_join = may_join and min(w.nbytes for w in weights) < _SMALL_BYTES
         shapes = (op, *(weight.shape for weight in weights))
         if may_join and shapes not in verdicts:
-            verdicts[shapes] = _is_same_joined(op, weights)
+            verdicts[shapes] = _is_same_joined(op, weights, rows)
         if may_join and verdicts[shapes]:
             yield numbers
         else:
@@ -158,7 +164,16 @@ def _groups(tape: Tape, inputs: int) -> Iterator[list[int]]:
             )
 
 
-def _is_same_joined(op: Any, weights: list[torch.Tensor]) -> bool:
+def _products(rows: int) -> frozenset[str]:
+    return _PRODUCTS if rows == 1 else _PRODUCTS_OF_MANY
+
+
+def _is_free(tape: Tape, group: list[int]) -> bool:
+    """Say whether a group of several is to be had without moving a weight."""
+    return len(group) > 1 and _room(tape, group) == 0
+
+
+def _is_same_joined(op: Any, weights: list[torch.Tensor], rows: int) -> bool:
     """Say whether one product gives the outputs of several, to numbers that show the rounding.
 
     Which kernel takes a weight may depend on how many outputs it has.
@@ -166,11 +181,12 @@ def _is_same_joined(op: Any, weights: list[torch.Tensor]) -> bool:
     sizes = [len(weight) for weight in weights]
     whole = weights[0].new_empty(sum(sizes), weights[0].shape[1])
     has_bias = op.overloadpacket.__name__ == "addmv"
-    for row, weight, bias in trials(whole[:1], whole, has_bias):
+    for made, weight, bias in trials(whole[:1].expand(rows, -1), whole, has_bias):
+        row = made[0] if rows == 1 else made.t()
         fixed = [weight] if bias is None else [bias, weight]
         parts = zip(*(tensor.split(sizes) for tensor in fixed), strict=True)
-        singly = torch.cat([op(*part, row[0]) for part in parts])
-        if not torch.equal(op(*fixed, row[0]), singly):
+        singly = torch.cat([op(*part, row) for part in parts])
+        if not torch.equal(op(*fixed, row), singly):
             return False
     return True
 

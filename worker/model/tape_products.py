@@ -47,26 +47,31 @@ class QuickProduct:
         return product
 
 
-def with_quick_products(tape: Tape, inputs: int) -> Tape:
-    """Return the tape with a quick product in the place of each `mv` by a small weight.
+def with_quick_products(tape: Tape, inputs: int, rows_of_many: int = 0) -> Tape:
+    """Return the tape with a quick product in the place of each `mv` or `mm` by a small weight.
 
     Those of shapes whose bits would differ stay, and all do where torch has no such graphs.
 
     Args:
         inputs: how many of the outside tensors change between steps.
+        rows_of_many: how many columns those have that an `mm` takes, each whole in memory.
     """
-    found: dict[torch.Size, QuickProduct | None] = {}
+    found: dict[Any, QuickProduct | None] = {}
     done = Rewriting()
     for number, old in enumerate(tape.entries):
         entry = done.entry(old)
         weight = _weight(tape, entry, inputs)
-        if weight is not None and weight.shape not in found:
-            found[weight.shape] = _quick_product(weight)
-        quick = None if weight is None else found[weight.shape]
+        rows = rows_of_many if entry.op is _MM else 1
+        if weight is not None and (weight.shape, rows) not in found:
+            found[weight.shape, rows] = _quick_product(weight, rows)
+        quick = None if weight is None else found[weight.shape, rows]
         if weight is None or quick is None:
             done.add(entry, number)
             continue
         fixed, row = entry.args
+        if entry.op is _MM:
+            done.add(Entry(quick, (fixed, row), {}, None), number)
+            continue
         column = done.add(Entry(_VIEW, (row, [weight.shape[1], 1]), {}, None))
         product = done.add(Entry(quick, (fixed, column), {}, None))
         done.add(Entry(_VIEW, (product, [len(weight)]), {}, None), number)
@@ -74,10 +79,11 @@ def with_quick_products(tape: Tape, inputs: int) -> Tape:
 
 
 _VIEW = torch.ops.aten.view.default
+_MM = torch.ops.aten.mm.default
 
 
 def _weight(tape: Tape, entry: Entry, inputs: int) -> torch.Tensor | None:
-    if entry.op is not torch.ops.aten.mv.default:
+    if entry.op is not torch.ops.aten.mv.default and entry.op is not _MM:
         return None
     ref: Ref = entry.args[0]
     if ref.entry is not None or ref.place < inputs:
@@ -87,23 +93,25 @@ def _weight(tape: Tape, entry: Entry, inputs: int) -> torch.Tensor | None:
     return weight if fits and weight.is_contiguous() and weight.nbytes <= _MOST_BYTES else None
 
 
-def _quick_product(weight: torch.Tensor) -> QuickProduct | None:
+def _quick_product(weight: torch.Tensor, rows: int) -> QuickProduct | None:
     """Make one for weights of this shape; None if none is made or its bits differ from `mv`."""
     outputs, width = weight.shape
-    name = f"product_{outputs}_{width}"
+    name = f"product_{outputs}_{width}_{rows}"
     source = f"def {name}(weight, column):\n    return torch.ops.aten.mm(weight, column)\n"
     function = getattr(torch.jit.CompilationUnit(source), name)
-    numbers = list(trials(weight.new_empty(1, width), weight, False))
-    row, like_weight, _ = numbers[0]
-    column = row.view(width, 1)
+    numbers = list(trials(weight.new_empty(rows, width), weight, False))
+    like_rows, like_weight, _ = numbers[0]
+    columns = like_rows.t() if rows > 1 else like_rows.view(width, 1)
     with _graphs_made(), optimized_execution(True):
         for _ in range(_CALLS):
-            product = function(like_weight, column)
+            product = function(like_weight, columns)
     plan = function.get_debug_state().execution_plans
     made = any(_MARK in str(each.graph) for each in plan.values())
-    if made and torch.equal(product[:, 0], torch.mv(like_weight, row[0])):
-        return QuickProduct(name, function)
-    return None
+    if rows > 1:
+        wanted = torch.mm(like_weight, columns)
+    else:
+        wanted = torch.mv(like_weight, like_rows[0])[:, None]
+    return QuickProduct(name, function) if made and torch.equal(product, wanted) else None
 
 
 @contextmanager

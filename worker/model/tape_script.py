@@ -34,7 +34,7 @@ def compiled(tape: Tape, inputs: int) -> Step:
         CannotReplay: an argument that cannot be written down.
     """
     functions = {e.op.name: e.op.function for e in tape.entries if isinstance(e.op, QuickProduct)}
-    return _CompiledStep(_function(script(tape, inputs), functions), functions)
+    return _CompiledStep(function_of(script(tape, inputs), functions), functions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def compiled_span(
     lines += [f"    {line}" for n in numbers for line in statements(n, tape.entries[n])]
     results = ", ".join(map(text_of, gives))
     lines.append(f"    return {f'[{results}]' if gives else _NO_TENSORS}")
-    run = _function("\n".join(lines) + "\n")
+    run = function_of("\n".join(lines) + "\n")
 
     def span(given: list[torch.Tensor], at: int) -> list[torch.Tensor]:
         with optimized_execution(False):
@@ -75,7 +75,12 @@ def compiled_span(
     return span
 
 
-def _function(source: str, functions: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+def function_of(source: str, functions: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+    """Return the function `step` of a source, which may call `functions`.
+
+    Raises:
+        CannotReplay: TorchScript does not take it.
+    """
     names = {"torch": torch, **(functions or {})}
     unit = torch.jit.CompilationUnit()
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from worker.model.tape import Entry, Ref
+from worker.model.tape import Entry, Opaque, Ref
 from worker.model.tape_products import QuickProduct
 
 _ATEN = torch.ops.aten
@@ -35,7 +35,7 @@ class Writes:
 
     def can_write(self, entry: Entry) -> bool:
         """Say whether there are such ops for `entry`."""
-        if isinstance(entry.op, QuickProduct):
+        if isinstance(entry.op, (Opaque, QuickProduct)):
             return False
         if entry.op not in self._writing:
             self._writing[entry.op] = _writing(entry.op)
