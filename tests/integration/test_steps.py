@@ -17,12 +17,15 @@ from transformers import DynamicCache, PreTrainedModel
 from tests.support.chain import Stage
 from tests.support.tiny import load_stages, reference_model, tiny_checkpoint
 from tools.arch_engine import bounds_for
+from worker.model import kept_verdicts
+from worker.model.kept_tapes import stage_kind
 from worker.model.load_options import LoadOptions
 from worker.model.pack import PackKind
 from worker.model.run import StageRunner
-from worker.model.steps import StepRunner
+from worker.model.steps import StepOutputs, StepRunner, Steps
 from worker.protocol.ops import EmbedAndForward, HiddenReply
 from worker.protocol.schema import ErrorCode, ProtocolError
+from worker.remembered import Remembered
 
 PREFILL = 7
 # 16 compared, 16 packed, 1 alone; and 16 tried, 1 alone.
@@ -43,11 +46,11 @@ ARCHITECTURES = {
 torch.set_num_threads(1)
 
 
-def is_exact(steps: StepRunner, size: int) -> bool | None:
-    """Say what was found out about packs of one request; None is nothing."""
+def is_exact(steps: StepRunner, size: int, *, is_mixed: bool = False) -> bool | None:
+    """Say what was found out about packs of one request, or of several; None is nothing."""
     if size not in steps.packs.sizes:
         return False
-    verdict = steps.packs.verdicts.get(PackKind(size, False, "hidden"))
+    verdict = steps.packs.verdicts.get(PackKind(size, is_mixed, "hidden"))
     return None if verdict is None else verdict.is_exact
 
 
@@ -148,6 +151,57 @@ def test_a_size_is_compared_once_and_then_packed(llama: Path) -> None:
     # The first position alone, then 6 compared in a pack of 16; 16 packed; 16 and 8 packed.
     assert taken == [[1, *[1] * 6, 16], [16], [16, 16]]
     assert [is_exact(steps, size) for size in (4, 16)] == [None, True]
+
+
+def four_at_once(steps: StepRunner, runner: StageRunner, counter: Counter) -> list[torch.Tensor]:
+    """Return what four requests get in a step of each, compared with each alone."""
+    ids, caches = ids_of(20), [runner.new_cache() for _ in range(8)]
+    for i, cache in enumerate(caches):
+        runner.forward(ids[:, : 5 + i % 4], cache)
+    counter.taken()
+    parts = [Steps(ids[:, 10 + i : 11 + i], cache) for i, cache in enumerate(caches[:4])]
+    found = steps.together(parts)
+    taken = counter.taken()
+    for part, outputs, cache in zip(parts, found, caches[4:], strict=True):
+        assert isinstance(outputs, StepOutputs)
+        assert torch.equal(outputs.hidden[0], runner.forward(part.x, cache))
+    counter.sizes = taken
+    return [outputs.hidden[0] for outputs in found if isinstance(outputs, StepOutputs)]
+
+
+def test_what_was_found_out_is_remembered_and_one_request_compared_again(
+    llama: Path, tmp_path: Path
+) -> None:
+    runner, remembered = runner_of(llama), Remembered(tmp_path)
+    counter, taken = Counter(runner), []
+    for _ in range(2):
+        steps = StepRunner(runner, remembered)
+        four_at_once(steps, runner, counter)
+        taken.append(counter.taken())
+        assert is_exact(steps, 4, is_mixed=True) is True
+        four_at_once(steps, runner, counter)
+        assert counter.taken() == [4]
+    assert taken == [[1] * 4 + [4], [1, 4]]
+
+
+def test_what_is_remembered_wrongly_is_found_out_and_forgotten(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered = Remembered(tmp_path)
+    sound = runner_of(llama)
+    four_at_once(StepRunner(sound, remembered), sound, Counter(sound))
+    runner = runner_of(llama)
+    mlp = runner.loaded.model.model.layers[5].mlp
+    mlp.down_proj = Uneven(mlp.down_proj)
+    # As if the same kind of stage had got other kernels, which nobody noticed.
+    kind = stage_kind(sound)
+    monkeypatch.setattr(kept_verdicts, "stage_kind", lambda runner: kind)
+    counter = Counter(runner)
+    for tried in ([1, 4, 1, 1, 1], [1] * 4):
+        steps = StepRunner(runner, remembered)
+        four_at_once(steps, runner, counter)
+        assert counter.taken() == tried
+        assert is_exact(steps, 4, is_mixed=True) is False
 
 
 class Uneven(nn.Module):

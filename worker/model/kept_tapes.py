@@ -28,7 +28,7 @@ class KeptTapes:
         self._depends: list[Any] | None = None
         if remembered is not NOTHING:
             with suppress(OSError):
-                self._depends = _kind_of(runner)
+                self._depends = stage_kind(runner)
 
     def get(self) -> tuple[StepTrial, Tape] | None:
         """Return a trial of the stage and its tape, which is not proved; None if there is none."""
@@ -56,7 +56,12 @@ class KeptTapes:
             self._remembered.put(_KIND, self._depends, answer)
 
 
-def _kind_of(runner: StageRunner) -> list[Any] | None:
+def stage_kind(runner: StageRunner) -> list[Any] | None:
+    """Return what of a loaded stage decides its ops; None where that is not all.
+
+    Raises:
+        OSError: a file of the model's classes cannot be looked at.
+    """
     loaded = runner.loaded
     model = model_circumstances(loaded.model)
     if model is None:

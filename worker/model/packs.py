@@ -3,6 +3,7 @@
 The rows are then worked on both ways, and every bit of what comes out and of what was cached is
 compared. In that pack each op is watched; ops follow from shapes, and all that follows from a
 row's data or position is done row by row, so packs of the same kind need no watching after it.
+What was found out is remembered; at the next start the rows of one request alone are compared.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import nn
 
 from worker.model import internals
 from worker.model.interfaces import Interfaces
+from worker.model.kept_verdicts import KeptVerdicts
 from worker.model.loaded import LoadedStage
 from worker.model.pack import Pack, PackKind, Piece, Verdict, filled, newest, restore, same_bits
 from worker.model.pack_cache import PackCache
@@ -26,6 +28,7 @@ from worker.model.row_ops import NotPackable, RowOps
 from worker.model.row_pack import RowPack
 from worker.model.run import StageRunner
 from worker.model.tape import CannotReplay
+from worker.remembered import NOTHING, Remembered
 
 # More rows are hardly faster, and the kernels of more than 32 differ from those of one. Few sizes,
 # as each has to be found out about; 4 rows take hardly longer than 2, and 16 than 8.
@@ -38,8 +41,9 @@ _INEXACT = Verdict(False)
 class Packs:
     """Runs packs of one stage, and remembers what was found out about each kind."""
 
-    def __init__(self, runner: StageRunner) -> None:
+    def __init__(self, runner: StageRunner, remembered: Remembered = NOTHING) -> None:
         self._runner = runner
+        self._kept = KeptVerdicts(runner, remembered)
         self._interfaces = Interfaces.of(runner.loaded.model)
         self._kernels = RowKernels()
         self._modules = RowModules(runner.loaded.model)
@@ -72,7 +76,7 @@ class Packs:
         """
         verdict = self._verdicts.get(kind)
         if verdict is None:
-            return self._compared(pieces, kind)
+            return self._first(pieces, kind)
         ops = RowOps(kind.size, self._kernels) if verdict.is_watched else None
         tape = self._tape(pieces, kind) if ops is None else None
         try:
@@ -83,6 +87,19 @@ class Packs:
             self._verdicts[kind] = _INEXACT
         except Exception:  # noqa: BLE001 - each piece alone shows whose failure it is
             pass
+        return [self.alone(piece, kind.want) for piece in pieces]
+
+    def _first(self, pieces: Sequence[Piece], kind: PackKind) -> list[torch.Tensor | Exception]:
+        """Run the first pack of a kind since the start."""
+        kept = self._kept.get(kind)
+        if kept is None:
+            outputs = self._compared(pieces, kind)
+            if kind in self._verdicts:
+                self._kept.put(kind, self._verdicts[kind])
+            return outputs
+        if kept.is_exact:
+            return self._confirmed(pieces, kind, kept)
+        self._verdicts[kind] = kept
         return [self.alone(piece, kind.want) for piece in pieces]
 
     def alone(self, piece: Piece, want: str) -> torch.Tensor | Exception:
@@ -220,6 +237,30 @@ class Packs:
             self._verdicts[kind] = _INEXACT
         restore(pieces, after)
         return outputs
+
+    def _confirmed(
+        self, pieces: Sequence[Piece], kind: PackKind, verdict: Verdict
+    ) -> list[torch.Tensor | Exception]:
+        """Run a pack of a kind that is remembered as exact, and the first piece alone as well."""
+        first, start = pieces[0], pieces[0].cache.seen
+        before = [piece.cache.snapshot(piece.cache.seen) for piece in pieces]
+        alone = self.alone(first, kind.want)
+        if isinstance(alone, Exception):
+            return [alone, *(self.alone(piece, kind.want) for piece in pieces[1:])]
+        after, written = first.cache.snapshot(start), [rows.clone() for rows in newest(first)]
+        restore([first], before[:1])
+        ops = RowOps(kind.size, self._kernels) if verdict.is_watched else None
+        try:
+            packed = [*self._packed(pieces, kind, verdict, ops)]
+            is_same = same_bits([alone, *written], [packed[0], *newest(first)])
+        except Exception:  # noqa: BLE001 - whatever a model does in a pack, it can do without
+            is_same = False
+        self._verdicts[kind] = verdict if is_same else _INEXACT
+        if is_same:
+            return [*packed]
+        self._kept.put(kind, _INEXACT)
+        restore(pieces, [after, *before[1:]])
+        return [alone, *(self.alone(piece, kind.want) for piece in pieces[1:])]
 
     def _packed_apart(
         self, pieces: Sequence[Piece], kind: PackKind, ops: RowOps

@@ -16,6 +16,7 @@ from worker.model.kv import StageCache
 from worker.model.pack import PackKind, Piece, Want
 from worker.model.packs import Packs
 from worker.model.run import StageRunner
+from worker.remembered import NOTHING, Remembered
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +82,16 @@ class _Work:
 
 
 class StepRunner:
-    """Runs positions in packs whose kernels give each row what it gets alone; see `Packs`."""
+    """Runs positions in packs whose kernels give each row what it gets alone; see `Packs`.
 
-    def __init__(self, runner: StageRunner) -> None:
+    Args:
+        runner: of the stage.
+        remembered: what was found out about packs of such stages.
+    """
+
+    def __init__(self, runner: StageRunner, remembered: Remembered = NOTHING) -> None:
         self._runner = runner
-        self.packs = Packs(runner)
+        self.packs = Packs(runner, remembered)
 
     @property
     def max_rows(self) -> int:

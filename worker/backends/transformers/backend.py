@@ -32,6 +32,7 @@ from worker.protocol.capabilities import Capability
 from worker.protocol.ops import Sampling
 from worker.protocol.payload import Hidden
 from worker.protocol.schema import ErrorCode, ProtocolError
+from worker.remembered import NOTHING, Remembered
 
 
 class TransformersBackend:
@@ -39,9 +40,15 @@ class TransformersBackend:
 
     keeps_caches = True
 
-    def __init__(self, runner: StageRunner, text: TextCodec, facts: ModelFacts) -> None:
+    def __init__(
+        self,
+        runner: StageRunner,
+        text: TextCodec,
+        facts: ModelFacts,
+        remembered: Remembered = NOTHING,
+    ) -> None:
         self._runner = runner
-        self._steps = StepRunner(runner)
+        self._steps = StepRunner(runner, remembered)
         self._text = text
         self._facts = replace(facts, max_rows=self._steps.max_rows)
 

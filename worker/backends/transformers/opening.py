@@ -127,7 +127,7 @@ class Opening:
             )
             # Learning the facts ran two positions through every layer, as a request does; one
             # more would read all weights once more and warm nothing.
-            backend = TransformersBackend(runner, text, facts)
+            backend = TransformersBackend(runner, text, facts, self._remembered)
         self._emit(
             ModelLoadBreakdown(
                 **{f"{step}_ms": ms for step, ms in self._took_ms.items()},
