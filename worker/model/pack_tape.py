@@ -9,7 +9,7 @@ short way taken from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -22,7 +22,7 @@ from worker.model.tape import Opaque, Tape, TapeRecorder, merged
 from worker.model.tape_buffers import buffered_alike
 from worker.model.tape_fuse import fused, without_twins
 from worker.model.tape_products import QuickProduct, with_quick_products
-from worker.model.tape_script import function_of, statements, text_of
+from worker.model.tape_script import function_of, script
 
 
 def _attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *how: Any) -> Any:
@@ -30,12 +30,23 @@ def _attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *how:
 
 
 ATTEND = Opaque("attend", _attended)
+# What a pack takes beside tensors that change and weights: keys and values of each layer and
+# request; of each row whose it is and how many positions it sees; how many requests there are; and
+# how many of the stores the layers before have had.
+_MORE = {
+    "stores": "List[Tensor]",
+    "owners": "List[int]",
+    "ends": "List[int]",
+    "members": "int",
+    "first_store": "List[int]",
+}
 _ATTEND = """
-def attend(query: Tensor, key: Tensor, value: Tensor, layer: int, scale: Optional[float],
-           shares_heads: bool, stores: List[Tensor], owners: List[int], ends: List[int],
-           members: int) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, scale: Optional[float], shares_heads: bool,
+           stores: List[Tensor], owners: List[int], ends: List[int], members: int,
+           first_store: List[int]) -> Tensor:
     outputs = torch.jit.annotate(List[Tensor], [])
-    first = 2 * members * layer
+    first = first_store[0]
+    first_store[0] = first + 2 * members
     query_rows, key_rows, value_rows = query.split(1, 2), key.split(1, 2), value.split(1, 2)
     for row in range(len(owners)):
         keys = stores[first + owners[row]]
@@ -94,7 +105,8 @@ class PackTape:
             for entry in whole.entries
             if isinstance(entry.op, QuickProduct)
         }
-        self._run = _compiled(whole, len(inputs), self._functions)
+        source = _ATTEND + script(whole, len(inputs), _MORE)
+        self._run = function_of(source, self._functions)
         self._others = list(whole.outside[len(inputs) :])
         self._first = None
 
@@ -115,7 +127,7 @@ class PackTape:
         # what its optimizer finds is worth less than the half second that its first runs take
         with optimized_execution(False):
             output: torch.Tensor = self._run(
-                list(inputs), self._others, stores, owners, ends, len(members)
+                list(inputs), self._others, stores, owners, ends, len(members), [0]
             )
         for member in members:
             member.cache.advance(member.count)
@@ -130,7 +142,10 @@ class Recording:
         self.output: torch.Tensor | None = None
 
     def attended(self, args: Sequence[Any], output: torch.Tensor) -> None:
-        """Write down an attention of all rows: query, key, value, layer, scale, shared heads."""
+        """Write down an attention of all rows: query, key, value, scale, shared heads.
+
+        Layers attend in the order of their caches.
+        """
         self.recorder.opaque(ATTEND, args, output)
 
 
@@ -145,22 +160,3 @@ def shortened(tape: Tape, inputs: Sequence[torch.Tensor], rows: int) -> Tape:
     """Return a tape of fewer ops that allocates less; weights stay where they are."""
     short = fused(without_twins(tape, len(inputs)), len(inputs), rows=rows, moves=False)
     return buffered_alike(with_quick_products(short, len(inputs), rows), inputs)
-
-
-def _compiled(tape: Tape, inputs: int, functions: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
-    head = (
-        "def step(given: List[Tensor], other: List[Tensor], stores: List[Tensor], "
-        "owners: List[int], ends: List[int], members: int) -> Tensor:"
-    )
-    lines = [head]
-    for i in range(len(tape.outside)):
-        source = f"given[{i}]" if i < inputs else f"other[{i - inputs}]"
-        lines.append(f"    o{i} = {source}")
-    for number, entry in enumerate(tape.entries):
-        if entry.op is ATTEND:
-            args = ", ".join(map(text_of, entry.args))
-            lines.append(f"    e{number}_0 = attend({args}, stores, owners, ends, members)")
-        else:
-            lines += [f"    {statement}" for statement in statements(number, entry)]
-    lines.append(f"    return {text_of(tape.output)}")
-    return function_of(_ATTEND + "\n".join(lines) + "\n", functions)

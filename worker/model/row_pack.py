@@ -162,8 +162,7 @@ class RowPack:
             elif output is None:
                 output = self._one_by_one(module, queries, seen, attention_mask, rest)
         if self._recording is not None:
-            place = len(self._attended)
-            how = (place, rest.get("scaling"), reads_shared_heads(module))
+            how = (rest.get("scaling"), reads_shared_heads(module))
             self._recording.attended((query, key, value, *how), output)
         self._attended.append(index)
         return output, None

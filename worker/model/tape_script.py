@@ -6,12 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.jit._fuser import optimized_execution
 
-from worker.model.tape import CannotReplay, Entry, Later, Ref, Tape
+from worker.model.tape import CannotReplay, Entry, Later, Opaque, Ref, Tape
 from worker.model.tape_parts import TapePart, parts
 from worker.model.tape_products import QuickProduct
 
@@ -20,6 +21,8 @@ Step = Callable[[list[torch.Tensor], list[torch.Tensor], int], torch.Tensor]
 # Some of its ops: what they read, the position; what later ones read.
 SpanRun = Callable[[list[torch.Tensor], int], list[torch.Tensor]]
 _NAME = "step"
+# What decode steps take beside tensors.
+_AT = MappingProxyType({"at": "int"})
 # an empty list says nothing of what it holds
 _EMPTY_INTS = "torch.jit.annotate(List[int], [])"
 _NO_TENSORS = "torch.jit.annotate(List[Tensor], [])"
@@ -92,53 +95,72 @@ def function_of(source: str, functions: Mapping[str, Any] | None = None) -> Call
     return function
 
 
-def script(tape: Tape, inputs: int) -> str:
+def script(tape: Tape, inputs: int, more: Mapping[str, str] = _AT) -> str:
     """Return the source of the step; what is alike in it, as layers are, is a function of its own.
 
     Torch reads each line of the source, which would take longer than all else that is done to a
     tape.
+
+    Args:
+        tape: what the step does.
+        inputs: how many of its outside tensors change between steps.
+        more: what the step takes beside tensors, with the types; opaque calls get it last.
     """
+    names_of_more, kinds_of_more = ", ".join(more), _typed(more)
     found = parts(tape)
-    texts = [_part_text(part) for part in found]
+    texts = [_part_text(part, more) for part in found]
     several = (text for text, count in Counter(texts).items() if text and count > 1)
     names = {text: f"part{i}" for i, text in enumerate(several)}
     functions = [f"def {name}{text}" for text, name in names.items()]
-    lines = [f"def {_NAME}(given: List[Tensor], other: List[Tensor], at: int) -> Tensor:"]
+    head = f"given: List[Tensor], other: List[Tensor], {kinds_of_more}"
+    lines = [f"def {_NAME}({head}) -> Tensor:"]
     for i in range(len(tape.outside)):
         source = f"given[{i}]" if i < inputs else f"other[{i - inputs}]"
         lines.append(f"    o{i} = {source}")
     for part, text in zip(found, texts, strict=True):
         if text in names:
-            given = ", ".join([*map(text_of, part.reads), "at"])
+            given = ", ".join([*map(text_of, part.reads), names_of_more])
             results = ", ".join(map(text_of, part.gives))
             lines.append(f"    {f'{results} = ' if results else ''}{names[text]}({given})")
         else:
             for number in part.numbers:
-                lines += [f"    {line}" for line in statements(number, tape.entries[number])]
+                lines += [f"    {line}" for line in statements(number, tape.entries[number], more)]
     lines.append(f"    return {text_of(tape.output)}")
     return "\n".join([*functions, *lines]) + "\n"
 
 
-def _part_text(part: TapePart) -> str:
+def _typed(more: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {kind}" for name, kind in more.items())
+
+
+def _part_text(part: TapePart, more: Mapping[str, str]) -> str:
     """Return the source of a function for the part, but for its name; "" where it does nothing."""
-    if not part.gives and not any(entry.is_mutable for entry in part.entries):
+    if not part.gives and not any(_acts(entry) for entry in part.entries):
         return ""
     given = [f"o{i}: Tensor" for i in range(len(part.reads))]
     kinds = ", ".join("Tensor" for _ in part.gives)
     kind = f"Tuple[{kinds}]" if len(part.gives) > 1 else kinds or "None"
-    lines = [f"({', '.join([*given, 'at: int'])}) -> {kind}:"]
+    lines = [f"({', '.join([*given, _typed(more)])}) -> {kind}:"]
     for number, entry in enumerate(part.entries):
-        lines += [f"    {line}" for line in statements(number, entry)]
+        lines += [f"    {line}" for line in statements(number, entry, more)]
     if part.gives:
         lines.append(f"    return {', '.join(map(text_of, part.own_gives))}")
     return "\n".join(lines)
 
 
-def statements(number: int, entry: Entry) -> list[str]:
+def _acts(entry: Entry) -> bool:
+    """Say whether an op does more than to give its result."""
+    return entry.is_mutable or isinstance(entry.op, Opaque)
+
+
+def statements(number: int, entry: Entry, more: Mapping[str, str] = _AT) -> list[str]:
     """Return the source of one op."""
     arguments = [text_of(value) for value in entry.args]
     arguments += [f"{name}={text_of(value)}" for name, value in entry.named.items()]
-    if isinstance(entry.op, QuickProduct):
+    if isinstance(entry.op, Opaque):
+        name = entry.op.__name__
+        arguments += more
+    elif isinstance(entry.op, QuickProduct):
         name = entry.op.name
     else:
         name = f"torch.ops.{entry.op.namespace}.{entry.op.overloadpacket.__name__}"
