@@ -22,9 +22,20 @@ class Turns:
         self._num_waiting = 0
 
     def ticket_of(self, request: Request[Any] | None) -> object | None:
-        """Return the ticket that this very op was let through with; None if it was not."""
-        tickets = (ticket for ticket, sent in self._in_flight.items() if sent is request)
-        return next(tickets, None)
+        """Return the ticket that this very op was let through with, or was sent under.
+
+        What rebuilds a request's cache is sent under the ticket of the op that needs it. None:
+        there is no such ticket.
+        """
+        if request is None:
+            return None
+        under = None
+        for ticket, sent in self._in_flight.items():
+            if sent is request:
+                return ticket
+            if under is None and sent.request_id == request.request_id:
+                under = ticket
+        return under
 
     def taken(self, request: Request[Any], *, alone: bool) -> AbstractAsyncContextManager[object]:
         """Wait for a turn and hold it for the block; yields a ticket.

@@ -153,6 +153,8 @@ class Lane:
                 self.leave(is_step=is_step)
             else:
                 queue.leave(future)
+                if not self._chunks.waiting:
+                    self._stop_waiting()
                 self.kick()
             raise
 
@@ -198,6 +200,8 @@ class Lane:
 
     def _look(self) -> None:
         self._timer = None
+        if not self._chunks.waiting:
+            self._stop_waiting()  # Who waited was cancelled.
         self.kick()
 
     def _stop_waiting(self) -> None:

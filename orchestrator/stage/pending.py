@@ -89,7 +89,7 @@ class PendingOps:
     def put_back(self, op: PendingOp) -> None:
         """Undo `take`: the reply was none."""
         self._by_id.setdefault(op.request.request_id, []).insert(0, op)
-        self._oldest_first[id(op)] = op
+        self._oldest_first = {id(op): op, **self._oldest_first}
 
     def fail_all(self, error: Exception, *, forget: bool = True) -> None:
         """End every wait with the error.

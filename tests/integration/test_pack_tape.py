@@ -17,21 +17,15 @@ from worker.model.pack_tape import PackTape
 from worker.model.run import StageRunner
 from worker.model.steps import StepRunner, Steps
 from worker.model.tape import Tape
+from worker.model.turned_linear import TurnedLinear
 
 COUNT, START = 3, 5
 torch.set_num_threads(1)
 
 
-def stage(folder: Path, engine: Engine) -> StageRunner:
-    tiny_checkpoint(
-        folder,
-        "llama",
-        num_hidden_layers=2,
-        head_dim=64,
-        hidden_size=128,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-    )
+def stage(folder: Path, engine: Engine, model_type: str = "llama", **config: Any) -> StageRunner:
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, **config}
+    tiny_checkpoint(folder, model_type, num_hidden_layers=2, head_dim=64, **sizes)
     (found,) = load_stages(folder, (0, 2), LoadOptions(engine=engine))
     return found
 
@@ -149,6 +143,105 @@ def test_what_was_written_down_is_made_shorter(
     assert [tape.is_proved for tape in decoding.tapes] == [True]
     ((before, after),) = lengths
     assert after < 0.8 * before
+
+
+def test_products_whose_weights_lie_together_are_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Large enough that the weights of a decode step's products are put together.
+    runner = stage(tmp_path, "fast", hidden_size=512, intermediate_size=1024)
+    counts: list[tuple[int, int]] = []
+    fused = pack_tape.fused
+
+    def watched(tape: Tape, inputs: int, **named: Any) -> Tape:
+        found = fused(tape, inputs, **named)
+        counts.append((products(tape), products(found)))
+        return found
+
+    monkeypatch.setattr(pack_tape, "fused", watched)
+    decoding = Decoding(runner)
+    assert [decoding.step() for _ in range(8)] == [True] * 8
+    assert [tape.is_proved for tape in decoding.tapes] == [True]
+    ((before, after),) = counts
+    if any(isinstance(module, TurnedLinear) for module in runner.loaded.model.modules()):
+        assert after <= before - 4
+
+
+def products(tape: Tape) -> int:
+    return sum(entry.op is torch.ops.aten.mm.default for entry in tape.entries)
+
+
+def test_experts_are_never_taken_for_what_stays_the_same(tmp_path: Path) -> None:
+    runner = stage(
+        tmp_path,
+        "stock",
+        "olmoe",
+        num_key_value_heads=2,
+        intermediate_size=64,
+        num_experts=64,
+        num_experts_per_tok=2,
+        norm_topk_prob=False,
+    )
+    steps = StepRunner(runner)
+    generator = torch.Generator().manual_seed(1)
+
+    def is_right(ids: torch.Tensor) -> bool:
+        packed, alone = runner.new_cache(), runner.new_cache()
+        for cache in (packed, alone):
+            runner.forward(ids[:, :3], cache)
+        found = steps.forward(ids[:, 3:7], packed)
+        rows = [runner.forward(ids[:, i : i + 1], alone) for i in range(3, 7)]
+        return torch.equal(found, torch.cat(rows, 1))
+
+    # The same request several times, so that what was not written down is equal each time.
+    same = torch.randint(3, 150, (1, 7), generator=generator)
+    assert [is_right(same) for _ in range(5)] == [True] * 5
+    others = [torch.randint(3, 150, (1, 7), generator=generator) for _ in range(3)]
+    assert [is_right(ids) for ids in others] == [True] * 3
+
+
+def test_two_packs_of_the_same_numbers_do_not_show_what_changes(runner: StageRunner) -> None:
+    tape = PackTape()
+    once, other = torch.ones(2), torch.zeros(2)
+    for given, is_written in ((once, False), (once.clone(), False), (other, True)):
+        with tape.writing([given], 4) as recording, recording.recorder:
+            recording.output = given + 1
+        assert tape.is_written is is_written
+
+
+@pytest.mark.parametrize("fault", ["bits", "text"])
+def test_where_the_shorter_form_fails_the_plain_one_is_taken(
+    fault: str, runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = pack_tape.function_of
+    made: list[str] = []
+
+    def failing(source: str, functions: Any) -> Any:
+        made.append(source)
+        if len(made) > 1:
+            return compiled(source, functions)
+        if fault == "text":
+            raise RuntimeError("no such op")
+        run = compiled(source, functions)
+        return lambda *given: run(*given) + 1
+
+    monkeypatch.setattr(pack_tape, "function_of", failing)
+    decoding = Decoding(runner)
+    assert [decoding.step() for _ in range(8)] == [True] * 8
+    assert [(tape.is_proved, tape.is_refused) for tape in decoding.tapes] == [(True, False)]
+    assert len(made) == 2
+
+
+def test_what_torch_cannot_compile_is_not_tried_again(
+    runner: StageRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no such op")
+
+    monkeypatch.setattr(pack_tape, "function_of", fail)
+    decoding = Decoding(runner)
+    assert [decoding.step() for _ in range(5)] == [True] * 5
+    assert [(tape.is_proved, tape.is_refused) for tape in decoding.tapes] == [(False, True)]
 
 
 def test_what_cannot_be_made_shorter_is_taken_as_it_is(

@@ -21,6 +21,7 @@ from worker.model import kept_verdicts
 from worker.model.kept_tapes import stage_kind
 from worker.model.load_options import LoadOptions
 from worker.model.pack import PackKind
+from worker.model.packs import Packs
 from worker.model.run import StageRunner
 from worker.model.steps import StepOutputs, StepRunner, Steps
 from worker.protocol.ops import EmbedAndForward, HiddenReply
@@ -182,6 +183,28 @@ def test_what_was_found_out_is_remembered_and_one_request_compared_again(
         four_at_once(steps, runner, counter)
         assert counter.taken() == [4]
     assert taken == [[1] * 4 + [4], [1, 4]]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_failure_that_passes_is_not_remembered(
+    is_known: bool, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, remembered = runner_of(llama), Remembered(tmp_path)
+    counter = Counter(runner)
+    if is_known:
+        four_at_once(StepRunner(runner, remembered), runner, counter)
+
+    def fail(*_: Any, **named: Any) -> Any:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Packs, "_packed", fail)
+        steps = StepRunner(runner, remembered)
+        four_at_once(steps, runner, counter)
+        assert is_exact(steps, 4, is_mixed=True) is False
+    steps = StepRunner(runner, remembered)
+    four_at_once(steps, runner, counter)
+    assert is_exact(steps, 4, is_mixed=True) is True
 
 
 def test_what_is_remembered_wrongly_is_found_out_and_forgotten(

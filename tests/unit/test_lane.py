@@ -152,6 +152,22 @@ def test_a_stage_that_stands_idle_sees_soon_that_no_step_comes_after_all() -> No
     assert on_loop(act) == ["True", "False", "c0"]
 
 
+def test_a_stage_stands_idle_for_nobody_when_the_chunk_is_cancelled() -> None:
+    async def act() -> list[str]:
+        turns = Turns(comes_s=0.001)
+        turns.lane.pace.chunk_s = 1000.0
+        chunk = turns.ask("c0")
+        await settled()
+        chunk.cancel()
+        await settled()
+        idle = turns.lane.keeps_free
+        turns.comes_s = None
+        await turns.ask("c1")
+        return [str(idle), *turns.given]
+
+    assert on_loop(act) == ["False", "c1"]
+
+
 def told(op: str, duration_ms: float, *, idle_ms: float, first: bool = False) -> Op:
     return Op(
         op=op,

@@ -65,7 +65,10 @@ def test_the_ticket_of_an_op_is_that_of_the_very_one() -> None:
         async with turns.taken(same[0], alone=False) as first:
             async with turns.taken(same[1], alone=False) as second:
                 assert [turns.ticket_of(one) for one in same] == [first, second]
-            assert turns.ticket_of(same[1]) is None
-        assert turns.ticket_of(None) is None
+                # What is sent for the request of an op, to rebuild its cache, is under its ticket.
+                assert turns.ticket_of(Ping(request_id="same")) is first
+                assert turns.ticket_of(Ping(request_id="other")) is None
+            assert turns.ticket_of(None) is None
+        assert turns.ticket_of(same[0]) is None
 
     asyncio.run(run())

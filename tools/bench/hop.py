@@ -107,7 +107,7 @@ async def _measured(step: Callable[[int], Awaitable[None]], steps: int, ops: int
         for position in range(first, min(first + BLOCK_STEPS, steps + 1)):
             await step(position)
         used_s += time.process_time() - begun_s
-    return Cost(used_s * 1e6 / steps / ops, statistics.mean(encodings_us))
+    return Cost(used_s * 1e6 / steps / ops, statistics.median(encodings_us))
 
 
 def on_loop(measure: Callable[[int, int], Coroutine[Any, Any, Cost]], *how: int) -> Cost:

@@ -290,6 +290,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, metavar="N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings there")
     given = parser.parse_args(argv)
+    if given.layers and (given.folder is None or given.stages not in (None, len(given.layers))):
+        parser.error("--layers are those of a model (--folder), as many as there are --stages")
     given.stages = given.stages or (4 if given.folder is None else 2)
     playing = paced(given.stages, given.seconds) if given.folder is None else real(given)
     found = asyncio.run(playing)

@@ -18,7 +18,7 @@ from torch.jit._fuser import optimized_execution
 from torch.utils._python_dispatch import _disable_current_modes
 
 from worker.model.pack_cache import Member
-from worker.model.tape import Opaque, Tape, TapeRecorder, merged
+from worker.model.tape import CannotReplay, Opaque, Tape, TapeRecorder, merged
 from worker.model.tape_buffers import buffered_alike
 from worker.model.tape_fuse import fused, without_twins
 from worker.model.tape_products import QuickProduct, with_quick_products
@@ -70,6 +70,10 @@ class PackTape:
 
     def __init__(self) -> None:
         self._first: Tape | None = None
+        self._first_inputs: list[torch.Tensor] = []
+        # What was written down, in the forms that are left to be tried; the next one is the last.
+        self._forms: list[Tape] = []
+        self._inputs = 0
         self._others: list[torch.Tensor] = []
         self._run: Callable[..., torch.Tensor] | None = None
         # torch itself would not keep alive the functions that the short way calls
@@ -86,29 +90,60 @@ class PackTape:
         """Never take the short way."""
         self.is_refused = True
         self._first, self._run, self._others = None, None, []
+        self._first_inputs, self._functions, self._forms = [], {}, []
+
+    def differs(self) -> None:
+        """Hear that the short way gives other bits, or none: try the next form, if there is one."""
+        try:
+            self._compile()
+        except CannotReplay:
+            self.refuse()
 
     @contextmanager
     def writing(self, inputs: Sequence[torch.Tensor], rows: int) -> Iterator[Recording]:
-        """Write down the pack of so many rows that runs in the block, on `inputs`."""
+        """Write down the pack of so many rows that runs in the block, on `inputs`.
+
+        What is the same in both packs is taken for what never changes, so a second one on the same
+        numbers does not count.
+
+        Raises:
+            CannotReplay: it cannot be done again without the model's code.
+        """
         recording = Recording(TapeRecorder(inputs))
         yield recording
         assert recording.output is not None
         tape = recording.recorder.tape(recording.output)
         if self._first is None:
-            self._first = tape
+            self._first, self._first_inputs = tape, [given.clone() for given in inputs]
+            return
+        if any(map(torch.equal, self._first_inputs, inputs)):
             return
         whole = merged(self._first, tape, len(inputs), (0, 0))
+        self._first, self._first_inputs = None, []
+        self._forms, self._inputs = [whole], len(inputs)
         with suppress(Exception):  # what a model's ops cannot do: as they were
-            whole = shortened(whole, inputs, rows)
-        self._functions = {
-            entry.op.name: entry.op.function
-            for entry in whole.entries
-            if isinstance(entry.op, QuickProduct)
-        }
-        source = _ATTEND + script(whole, len(inputs), _MORE)
-        self._run = function_of(source, self._functions)
-        self._others = list(whole.outside[len(inputs) :])
-        self._first = None
+            self._forms.append(shortened(whole, inputs, rows))
+        self._compile()
+
+    def _compile(self) -> None:
+        """Compile the next form.
+
+        Raises:
+            CannotReplay: none is left that can be.
+        """
+        while self._forms:
+            tape = self._forms.pop()
+            functions = {
+                entry.op.name: entry.op.function
+                for entry in tape.entries
+                if isinstance(entry.op, QuickProduct)
+            }
+            with suppress(Exception):  # whatever torch makes of it, the model's code is there
+                source = _ATTEND + script(tape, self._inputs, _MORE)
+                self._run, self._functions = function_of(source, functions), functions
+                self._others = list(tape.outside[self._inputs :])
+                return
+        raise CannotReplay("no form of it can be compiled, or gives the same bits")
 
     def run(self, inputs: Sequence[torch.Tensor], members: Sequence[Member]) -> torch.Tensor:
         """Do what the forward of a `RowPack` does, and count the rows in."""

@@ -93,10 +93,7 @@ class Packs:
         """Run the first pack of a kind since the start."""
         kept = self._kept.get(kind)
         if kept is None:
-            outputs = self._compared(pieces, kind)
-            if kind in self._verdicts:
-                self._kept.put(kind, self._verdicts[kind])
-            return outputs
+            return self._compared(pieces, kind)
         if kept.is_exact:
             return self._confirmed(pieces, kind, kept)
         self._verdicts[kind] = kept
@@ -183,7 +180,7 @@ class Packs:
         except Exception:  # noqa: BLE001 - the other way is always there
             tape.is_proved = False
         if not tape.is_proved:
-            tape.refuse()
+            tape.differs()
         restore(pieces, after)
 
     def _packed(
@@ -232,8 +229,10 @@ class Packs:
         try:
             packed = self._packed_apart(pieces, kind, ops)
             found = [*packed, *(rows for piece in pieces for rows in newest(piece))]
-            self._verdicts[kind] = self._judged([*outputs, *written], found, ops)
-        except Exception:  # noqa: BLE001 - whatever a model does in a pack, it can do without
+            self._decide(kind, self._judged([*outputs, *written], found, ops))
+        except NotPackable:
+            self._decide(kind, _INEXACT)
+        except Exception:  # noqa: BLE001 - such as no memory: until the next start it does without
             self._verdicts[kind] = _INEXACT
         restore(pieces, after)
         return outputs
@@ -253,14 +252,21 @@ class Packs:
         try:
             packed = [*self._packed(pieces, kind, verdict, ops)]
             is_same = same_bits([alone, *written], [packed[0], *newest(first)])
-        except Exception:  # noqa: BLE001 - whatever a model does in a pack, it can do without
-            is_same = False
-        self._verdicts[kind] = verdict if is_same else _INEXACT
-        if is_same:
-            return [*packed]
-        self._kept.put(kind, _INEXACT)
+            if is_same:
+                self._verdicts[kind] = verdict
+                return [*packed]
+            self._decide(kind, _INEXACT)
+        except NotPackable:
+            self._decide(kind, _INEXACT)
+        except Exception:  # noqa: BLE001 - such as no memory: until the next start it does without
+            self._verdicts[kind] = _INEXACT
         restore(pieces, [after, *before[1:]])
         return [alone, *(self.alone(piece, kind.want) for piece in pieces[1:])]
+
+    def _decide(self, kind: PackKind, verdict: Verdict) -> None:
+        """Keep what was found out, here and for the next start."""
+        self._verdicts[kind] = verdict
+        self._kept.put(kind, verdict)
 
     def _packed_apart(
         self, pieces: Sequence[Piece], kind: PackKind, ops: RowOps

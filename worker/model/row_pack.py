@@ -225,6 +225,8 @@ class RowPack:
 
     def _route(self, module: nn.Module, *args: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
         """Send row by row through the experts: each tensor is `[rows, ...]`."""
+        if self._recording is not None:
+            raise CannotReplay("experts, which follow from the numbers")
         if {given.shape[0] for given in (*args, *named.values())} != {self._num_rows}:
             raise NotPackable("experts that take other than one row a position")
         forward: Callable[..., torch.Tensor] = self._interfaces.experts_function(module)
