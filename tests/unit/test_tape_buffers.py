@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from worker.model import tape_products
+from worker.model.amx_products import has_tiles
 from worker.model.tape import Tape, TapeRecorder, merged
 from worker.model.tape_buffers import buffered
 from worker.model.tape_fuse import without_twins
@@ -104,7 +106,10 @@ def test_what_slides_over_a_table_is_no_view_that_stays() -> None:
 
 @has_graphs
 @torch.inference_mode()
-def test_products_by_small_weights_start_sooner_with_the_same_bits() -> None:
+def test_products_by_small_weights_start_sooner_with_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tape_products, "amx_products", lambda weights: {})
     was = torch.jit.onednn_fusion_enabled()
     quick = {entry.op for entry in shortened(layers).entries if isinstance(entry.op, QuickProduct)}
     (product,) = quick
@@ -112,3 +117,13 @@ def test_products_by_small_weights_start_sooner_with_the_same_bits() -> None:
     wanted = torch.mv(WEIGHTS[0], column[:, 0])[:, None]
     assert torch.equal(product(WEIGHTS[0], column), wanted)
     assert torch.jit.onednn_fusion_enabled() is was
+
+
+@torch.inference_mode()
+def test_where_there_are_tiles_products_are_code_of_our_own() -> None:
+    ops = [entry.op.overloadpacket.__name__ for entry in shortened(layers).entries]
+    if has_tiles():
+        assert ops.count("run3") == len(WEIGHTS)
+        assert "mv" not in ops
+    else:
+        assert "run3" not in ops

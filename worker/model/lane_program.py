@@ -116,7 +116,7 @@ def _compiled(form: Form, features: Sequence[str] | None) -> Any:
     has = {name for name, is_there in _features(llvm).items() if is_there}
     if features is not None:
         has &= set(features)
-    team = _team_addresses()
+    team = team_addresses()
     for name, address in team.items():
         llvm.add_symbol(name, address)
     module = llvm.parse_assembly(_text(form, has.issuperset(_VNNI), bool(team)))
@@ -161,7 +161,7 @@ def _features(llvm: Any) -> dict[str, bool]:
     return found
 
 
-def _team_addresses() -> dict[str, int]:
+def team_addresses() -> dict[str, int]:
     """Return where the functions of torch's own OpenMP threads are; nothing where not found."""
     try:
         lines = _MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()

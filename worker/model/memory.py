@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker.model import internals
+from worker.model.amx_products import has_tiles
 from worker.model.dry_run import DryRun
 from worker.model.graph_memory import graph_bytes
 from worker.model.kept_runs import remembered_dry_run
@@ -32,6 +33,8 @@ _PROCESS_BYTES = {
     "int8-weight": 102 * _MIB,
     "int4-weight": 102 * _MIB,
 }
+# llvmlite and what it makes; part of the figures of the two kinds above that always need it
+_COMPILER_BYTES = 78 * _MIB
 # what a worker has resident at that check beside what a survey has: the planned model and its code
 _PLANNED_BYTES = {
     "bfloat16": 15 * _MIB,
@@ -121,7 +124,12 @@ def estimate_memory(
         kv_bytes=run.kv_bytes,
         # the cache is not there yet while the weights are read
         scratch_bytes=max(running, loading - run.kv_bytes),
-        process_bytes=process_bytes(plan.sliced.stage, options.quantization, request.folder),
+        process_bytes=process_bytes(
+            plan.sliced.stage,
+            options.quantization,
+            request.folder,
+            compiles=options.engine == "fast" and options.device == "cpu",
+        ),
         max_context=max_context,
         notes=notes,
     )
@@ -201,15 +209,18 @@ def _quantized_activation_bytes(weights: WeightSize, quantization: str, chunk: i
     return expert_bytes
 
 
-def process_bytes(stage: StageSlice, quantization: str, folder: Path) -> int:
+def process_bytes(stage: StageSlice, quantization: str, folder: Path, *, compiles: bool) -> int:
     """Return what becomes resident of libraries and tokenizer; `folder` may have the latter.
 
-    The stages that serve text hold the tokenizer, which is loaded after the weights.
+    The stages that serve text hold the tokenizer, which is loaded after the weights. `compiles`
+    says whether products of bfloat16 weights are compiled where the processor has tiles.
     """
-    path = folder / "tokenizer.json"
+    own_bytes, path = _PROCESS_BYTES[quantization], folder / "tokenizer.json"
+    if quantization == "bfloat16" and compiles and has_tiles():
+        own_bytes += _COMPILER_BYTES
     if not (stage.is_first or stage.is_last) or not path.is_file():
-        return _PROCESS_BYTES[quantization]
-    return _PROCESS_BYTES[quantization] + path.stat().st_size * _TOKENIZER_FACTOR
+        return own_bytes
+    return own_bytes + path.stat().st_size * _TOKENIZER_FACTOR
 
 
 def planned_bytes(quantization: str) -> int:

@@ -90,7 +90,12 @@ class QuantizedCosting:
             read_bytes=sum(read_bytes(plan, sizes).values()) - sum(self._read[own]),
             running_bytes=running_bytes(widest.run, choice, weights, question.prefill_chunk),
             loading_bytes=loading_bytes(plan, question.index, choice, weights, self._stacked),
-            process_bytes=process_bytes(stage, choice.quantization, question.folder)
+            process_bytes=process_bytes(
+                stage,
+                choice.quantization,
+                question.folder,
+                compiles=question.device == "cpu",
+            )
             + planned_bytes(choice.quantization),
         )
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.jit._fuser import optimized_execution
 
+from worker.model.amx_products import MOST_BYTES, amx_products
 from worker.model.row_kernels import trials
 from worker.model.tape import Entry, Ref, Tape
 from worker.model.tape_fuse import Rewriting
@@ -56,11 +57,21 @@ def with_quick_products(tape: Tape, inputs: int, rows_of_many: int = 0) -> Tape:
         inputs: how many of the outside tensors change between steps.
         rows_of_many: how many columns those have that an `mm` takes, each whole in memory.
     """
+    weights = [_weight(tape, entry, inputs, MOST_BYTES) for entry in tape.entries]
+    single = [w for w, e in zip(weights, tape.entries, strict=True) if w is not None and _is_mv(e)]
+    ours = amx_products(single)
     found: dict[Any, QuickProduct | None] = {}
     done = Rewriting()
     for number, old in enumerate(tape.entries):
         entry = done.entry(old)
-        weight = _weight(tape, entry, inputs)
+        weight = weights[number]
+        if weight is not None and _is_mv(entry) and weight.shape in ours:
+            fixed, row = entry.args
+            column = done.add(Entry(_VIEW, (row, [weight.shape[1], 1]), {}, None))
+            product = done.add(Entry(ours[weight.shape], (fixed, column), {}, None))
+            done.add(Entry(_VIEW, (product, [len(weight)]), {}, None), number)
+            continue
+        weight = _weight(tape, entry, inputs, _MOST_BYTES)
         rows = rows_of_many if entry.op is _MM else 1
         if weight is not None and (weight.shape, rows) not in found:
             found[weight.shape, rows] = _quick_product(weight, rows)
@@ -82,15 +93,19 @@ _VIEW = torch.ops.aten.view.default
 _MM = torch.ops.aten.mm.default
 
 
-def _weight(tape: Tape, entry: Entry, inputs: int) -> torch.Tensor | None:
-    if entry.op is not torch.ops.aten.mv.default and entry.op is not _MM:
+def _is_mv(entry: Entry) -> bool:
+    return entry.op is torch.ops.aten.mv.default
+
+
+def _weight(tape: Tape, entry: Entry, inputs: int, most_bytes: int) -> torch.Tensor | None:
+    if not _is_mv(entry) and entry.op is not _MM:
         return None
     ref: Ref = entry.args[0]
     if ref.entry is not None or ref.place < inputs:
         return None
     weight = tape.outside[ref.place]
     fits = weight.dtype is torch.bfloat16 and weight.device.type == "cpu"
-    return weight if fits and weight.is_contiguous() and weight.nbytes <= _MOST_BYTES else None
+    return weight if fits and weight.is_contiguous() and weight.nbytes <= most_bytes else None
 
 
 def _quick_product(weight: torch.Tensor, rows: int) -> QuickProduct | None:

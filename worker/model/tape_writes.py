@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from worker.model.amx_products import AmxProduct
+from worker.model.native_ops import native_op
 from worker.model.tape import Entry, Opaque, Ref
 from worker.model.tape_products import QuickProduct
 
@@ -35,6 +37,8 @@ class Writes:
 
     def can_write(self, entry: Entry) -> bool:
         """Say whether there are such ops for `entry`."""
+        if isinstance(entry.op, AmxProduct):
+            return bool(self._values[entry.args[1]].is_contiguous())
         if isinstance(entry.op, (Opaque, QuickProduct)):
             return False
         if entry.op not in self._writing:
@@ -46,7 +50,9 @@ class Writes:
         """Give what does `entry`, whose arguments are those of `taken` by now, into `buffer`."""
         out = self._ref_to(buffer)
         packet = entry.op.overloadpacket
-        if packet in _COPIES:
+        if isinstance(entry.op, AmxProduct):
+            yield Entry(native_op(3), (entry.op.address, *taken.args, out), {}, None)
+        elif packet in _COPIES:
             yield _copy(out, taken.args[0])
         elif packet is _ATEN.cat:
             begin, dim = 0, entry.args[1] if len(entry.args) > 1 else 0

@@ -1,0 +1,101 @@
+"""Products by code of our own give the bits of torch's, or are not used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.nn import functional
+
+from worker.model import amx_products
+from worker.model.amx_products import AmxProduct, has_tiles
+from worker.model.native_ops import NoNativeOps, native_op
+
+SHAPES = ((64, 576), (96, 1536), (576, 576), (2048, 2048), (96, 5632), (4096, 64))
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(1)
+
+
+def weight_of(outputs: int, inputs: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(outputs + inputs)
+    spread = torch.exp2(torch.randint(-9, 9, (outputs, inputs), generator=generator).float())
+    return (torch.randn(outputs, inputs, generator=generator) * spread).bfloat16()
+
+
+def multiplied(product: AmxProduct, weight: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    result = torch.full((len(weight),), 7.0, dtype=torch.bfloat16)
+    native_op(3)(product.address, weight, row, result)
+    return result
+
+
+def test_each_product_has_the_bits_of_torch(threads: int) -> None:
+    weights = [weight_of(*shape) for shape in SHAPES]
+    with torch.inference_mode():
+        found = amx_products.amx_products(weights)
+        assert set(found) == ({w.shape for w in weights} if has_tiles() else set())
+        for weight in weights if found else ():
+            row = weight_of(1, weight.shape[1])[0]
+            wanted = torch.mv(weight, row)
+            assert torch.equal(multiplied(found[weight.shape], weight, row), wanted)
+            # oneDNN's own kernels use the same tiles in between, in forms of their own
+            many = weight_of(40, weight.shape[1])
+            before = functional.linear(many, weight)
+            assert torch.equal(multiplied(found[weight.shape], weight, row), wanted)
+            assert torch.equal(functional.linear(many, weight), before)
+
+
+def test_what_is_no_number_or_too_large_stays_so() -> None:
+    weight = torch.eye(64).bfloat16()
+    found = amx_products.amx_products([weight])
+    odd = torch.tensor(
+        [float("nan"), float("inf"), -float("inf"), 3.3e38, 1e-40], dtype=torch.float
+    )
+    for value in odd.bfloat16() if found else ():
+        row = torch.ones(64, dtype=torch.bfloat16)
+        row[5] = value
+        wanted = torch.mv(weight, row)
+        got = multiplied(found[weight.shape], weight, row)
+        assert torch.equal(got.isnan(), wanted.isnan())
+        assert torch.equal(got.nan_to_num(1.0), wanted.nan_to_num(1.0))
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        torch.zeros(48, 64, dtype=torch.bfloat16),
+        torch.zeros(64, 48, dtype=torch.bfloat16),
+        torch.zeros(64, 64),
+        torch.zeros(64, 128, dtype=torch.bfloat16)[:, ::2],
+    ],
+    ids=["outputs", "inputs", "float32", "apart"],
+)
+def test_weights_of_other_forms_are_left_to_torch(weight: torch.Tensor) -> None:
+    assert amx_products.amx_products([weight]) == {}
+
+
+@pytest.mark.parametrize("lacks", ["tiles", "compiler"])
+def test_where_something_lacks_torch_does_it(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise NoNativeOps("no compiler")
+
+    if lacks == "tiles":
+        monkeypatch.setattr(amx_products, "has_tiles", lambda: False)
+    else:
+        monkeypatch.setattr(amx_products, "_code", fail)
+    assert amx_products.amx_products([weight_of(64, 64)]) == {}
+
+
+def test_a_product_with_other_bits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "mv", lambda weight, row: torch.zeros(len(weight)).bfloat16())
+    assert amx_products.amx_products([weight_of(64, 64)]) == {}
+
+
+def test_an_op_of_any_number_of_tensors_is_made_once() -> None:
+    assert native_op(2) is native_op(2)
+    assert str(native_op(4)._schema).count("Tensor") == 4
