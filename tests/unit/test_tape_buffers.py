@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from worker.model import tape_products
-from worker.model.amx_products import has_tiles
+from worker.model.amx_products import amx_products
 from worker.model.tape import Tape, TapeRecorder, merged
 from worker.model.tape_buffers import buffered
 from worker.model.tape_fuse import without_twins
@@ -122,7 +122,7 @@ def test_products_by_small_weights_start_sooner_with_the_same_bits(
 @torch.inference_mode()
 def test_where_there_are_tiles_products_are_code_of_our_own() -> None:
     ops = [entry.op.overloadpacket.__name__ for entry in shortened(layers).entries]
-    if has_tiles():
+    if amx_products(list(WEIGHTS)):
         assert ops.count("run3") == len(WEIGHTS)
         assert "mv" not in ops
     else:

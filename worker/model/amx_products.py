@@ -20,6 +20,7 @@ from worker.model.row_kernels import trials
 
 # Beyond, reading memory is all there is, and torch's kernel does that as well.
 MOST_BYTES = 64 << 20
+_MOST_TRIED_BYTES = 16 << 20
 # `arch_prctl` of Linux: a process asks once whether it may use the tiles.
 _CPU_INFO = Path("/proc/cpuinfo")
 _ARCH_PRCTL, _ASK, _TILES = 158, 0x1023, 18
@@ -31,9 +32,11 @@ class AmxProduct:
 
     Attributes:
         address: of the function, which takes weight, column and result.
+        namespace: where the column lies otherwise than the function needs, it is `mm` after all.
     """
 
     address: int
+    namespace: str = field(default="aten", repr=False, compare=False)
     overloadpacket: Any = field(default=torch.ops.aten.mm, repr=False, compare=False)
     _schema: Any = field(default=torch.ops.aten.mm.default._schema, repr=False, compare=False)
 
@@ -49,11 +52,12 @@ def amx_products(weights: Sequence[torch.Tensor]) -> dict[torch.Size, AmxProduct
         return found
     # what a machine lacks: then torch's kernels do it all
     with suppress(NoNativeOps, OSError, RuntimeError, AttributeError, ImportError):
-        code = _code(tuple(sorted(fitting)), torch.get_num_threads())
+        shapes = {*fitting, *map(_tried, fitting)}
+        code = _code(tuple(sorted(shapes)), torch.get_num_threads())
         for shape, weight in fitting.items():
-            product = AmxProduct(code.get_function_address(name_of(*shape)))
-            if _is_exact(product, weight):
-                found[weight.shape] = product
+            tried = AmxProduct(code.get_function_address(name_of(*_tried(shape))))
+            if _is_exact(tried, weight.new_empty(_tried(shape))):
+                found[weight.shape] = AmxProduct(code.get_function_address(name_of(*shape)))
     return found
 
 
@@ -67,6 +71,13 @@ def _fits(weight: torch.Tensor) -> bool:
         and outputs % (2 * OUTPUTS) == 0
         and inputs % INPUTS == 0
     )
+
+
+def _tried(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return a shape to try: the order of a sum depends on the inputs."""
+    outputs, inputs = shape
+    most = _MOST_TRIED_BYTES // (2 * inputs) // (2 * OUTPUTS) * 2 * OUTPUTS
+    return min(outputs, max(most, 2 * OUTPUTS)), inputs
 
 
 def _is_exact(product: AmxProduct, weight: torch.Tensor) -> bool:

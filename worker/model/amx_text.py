@@ -137,7 +137,8 @@ def _rounded(i: int) -> list[str]:
         f"  %up{i} = add {kind} %bits{i}, %half{i}",
         f"  %top{i} = lshr {kind} %up{i}, splat (i32 16)",
         f"  %none{i} = fcmp uno <16 x float> %v{i}, %v{i}",
-        f"  %right{i} = select <16 x i1> %none{i}, {kind} splat (i32 32704), {kind} %top{i}",
+        f"  %quiet{i} = or {kind} %high{i}, splat (i32 64)",
+        f"  %right{i} = select <16 x i1> %none{i}, {kind} %quiet{i}, {kind} %top{i}",
         f"  %short{i} = trunc {kind} %right{i} to <16 x i16>",
     ]
 

@@ -113,7 +113,9 @@ def _compiled(form: Form, features: Sequence[str] | None) -> Any:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    has = {name for name, is_there in _features(llvm).items() if is_there}
+    known = _features(llvm)
+    has = {name for name, is_there in known.items() if is_there}
+    lacking = known.keys() - has
     if features is not None:
         has &= set(features)
     team = team_addresses()
@@ -123,7 +125,8 @@ def _compiled(form: Form, features: Sequence[str] | None) -> Any:
     module.verify()
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu="" if features is not None else llvm.get_host_cpu_name(),
-        features=",".join(f"+{name}" for name in sorted(has)),
+        # By its name alone a processor may be taken to have what its system keeps from processes.
+        features=",".join([*(f"+{n}" for n in sorted(has)), *(f"-{n}" for n in sorted(lacking))]),
         opt=2,
         jit=True,
     )

@@ -28,35 +28,38 @@ class NoNativeOps(Exception):
 def native_op(count: int) -> Any:
     """Return the op `(int function, Tensor t0, ...)` of so many tensors; the last is written to.
 
+    For one thread at a time: it is made at the first call.
+
     Raises:
         NoNativeOps: torch or llvmlite is not as it has to be.
     """
     name = f"run{count}"
     try:
-        engine = compiled(_trampoline(name, count), _shim())
-        address = ctypes.c_void_p(engine.get_function_address(name))
+        address = ctypes.c_void_p(_trampoline_of(count).get_function_address(name))
         tensors = "".join(f", Tensor t{i}" for i in range(count - 1))
         schema = f"{name}(int function{tensors}, Tensor(a!) out) -> ()"
         library, fragment, implementation = _library()
         _checked(library.aoti_torch_library_def(fragment, schema.encode()))
         _checked(library.aoti_torch_library_impl(implementation, name.encode(), address))
-        _kept.append(engine)
         return getattr(getattr(torch.ops, _NAMESPACE), name).default
     except Exception as error:
         raise NoNativeOps(f"{type(error).__name__}: {error}") from error
 
 
-# Code that torch may call as long as the process lives.
-_kept: list[Any] = []
+@cache  # torch may call it as long as the process lives
+def _trampoline_of(count: int) -> Any:
+    return compiled(_trampoline(f"run{count}", count), _shim())
 
 
 def compiled(text: str, symbols: dict[str, int], features: str = "") -> Any:
-    """Compile LLVM assembly for this processor.
+    """Compile LLVM assembly for the plainest processor of this kind.
+
+    What the processor's name stands for may be more than its system lets a process use.
 
     Args:
         text: of a module.
         symbols: addresses of the functions that it calls.
-        features: further ones of the processor, as LLVM writes them.
+        features: what the processor has beside, as LLVM writes them.
 
     Returns:
         What has `get_function_address(name)`; the code is there as long as this.
@@ -70,7 +73,7 @@ def compiled(text: str, symbols: dict[str, int], features: str = "") -> Any:
     module = llvm.parse_assembly(text)
     module.verify()
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features, opt=2, jit=True
+        cpu="", features=features, opt=2, jit=True
     )
     module.triple = llvm.get_process_triple()
     module.data_layout = str(machine.target_data)

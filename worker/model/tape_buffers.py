@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from worker.model.amx_products import AmxProduct
 from worker.model.tape import Entry, Later, Ref, Tape, refs_in
 from worker.model.tape_cut import moved, walked
 from worker.model.tape_fuse import Rewriting
@@ -98,6 +99,8 @@ class _Buffering:
         own = Ref(number, 0)
         may = entry.results is None and not entry.is_mutable and own not in self._moving
         if not may or self._roots[own] != own or not _is_dense(self._values[own]):
+            return False
+        if isinstance(entry.op, AmxProduct) and entry.args[1] in self._moving:
             return False
         if not self._writes.can_write(entry):
             return False
