@@ -18,11 +18,11 @@ from worker.model.lane_program import team_addresses
 from worker.model.native_ops import NoNativeOps, compiled, native_op
 from worker.model.row_kernels import trials
 
-# Beyond, reading memory is all there is, and torch's kernel does that as well.
+# Larger ones were not measured.
 MOST_BYTES = 64 << 20
 _MOST_TRIED_BYTES = 16 << 20
-# `arch_prctl` of Linux: a process asks once whether it may use the tiles.
 _CPU_INFO = Path("/proc/cpuinfo")
+# `arch_prctl` of Linux: a process asks once whether it may use the tiles.
 _ARCH_PRCTL, _ASK, _TILES = 158, 0x1023, 18
 
 
