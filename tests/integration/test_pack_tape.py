@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.support.tiny import load_stages, tiny_checkpoint
-from worker.model import pack_tape
+from worker.model import amx_products, pack_tape
 from worker.model.kv import StageCache
 from worker.model.load_options import Engine, LoadOptions
 from worker.model.pack_tape import PackTape
@@ -159,6 +159,9 @@ def test_products_whose_weights_lie_together_are_one(
         return found
 
     monkeypatch.setattr(pack_tape, "fused", watched)
+    # Products on tiles stay apart.
+    monkeypatch.setattr(pack_tape, "has_tiles", lambda: False)
+    monkeypatch.setattr(amx_products, "has_tiles", lambda: False)
     decoding = Decoding(runner)
     assert [decoding.step() for _ in range(8)] == [True] * 8
     assert [tape.is_proved for tape in decoding.tapes] == [True]

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from worker.model import amx_products
-from worker.model.amx_products import AmxProduct, has_tiles
+from worker.model.amx_products import ROWS, AmxProduct, has_tiles
 from worker.model.native_ops import NoNativeOps, native_op
 
 SHAPES = ((64, 576), (96, 1536), (576, 576), (2048, 2048), (96, 5632), (4096, 64))
@@ -38,10 +38,18 @@ def weight_of(outputs: int, inputs: int) -> torch.Tensor:
     return (torch.randn(outputs, inputs, generator=generator) * spread).bfloat16()
 
 
-def multiplied(product: AmxProduct, weight: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    result = torch.full((len(weight),), 7.0, dtype=torch.bfloat16)
-    native_op(3)(product.address, weight, row, result)
+def multiplied(product: AmxProduct, weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return `[rows, outputs]`."""
+    result = torch.full((len(rows), len(weight)), 7.0, dtype=torch.bfloat16)
+    native_op(3)(product.address, weight, rows, result)
     return result
+
+
+def torchs(weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return what torch does: one row and several have other kernels."""
+    if len(rows) == 1:
+        return torch.mv(weight, rows[0])[None]
+    return torch.mm(weight, rows.t()).t().contiguous()
 
 
 def test_where_torch_uses_tiles_so_do_we() -> None:
@@ -49,34 +57,43 @@ def test_where_torch_uses_tiles_so_do_we() -> None:
     assert is_used() is (uses and "ONEDNN_MAX_CPU_ISA" not in os.environ)
 
 
-def test_each_product_has_the_bits_of_torch(threads: int) -> None:
+@pytest.mark.parametrize("count", ROWS)
+def test_each_product_has_the_bits_of_torch(threads: int, count: int) -> None:
     weights = [weight_of(*shape) for shape in SHAPES]
     with torch.inference_mode():
-        found = amx_products.amx_products(weights)
+        found = amx_products.amx_products(weights, count)
         assert set(found) == ({w.shape for w in weights} if is_used() else set())
         for weight in weights if found else ():
-            row = weight_of(1, weight.shape[1])[0]
-            wanted = torch.mv(weight, row)
-            assert same_bits(multiplied(found[weight.shape], weight, row), wanted)
+            rows = weight_of(count, weight.shape[1])
+            product = multiplied(found[weight.shape], weight, rows)
+            assert same_bits(product, torchs(weight, rows))
+            for row, result in zip(rows, product, strict=True):
+                assert same_bits(torch.mv(weight, row), result)
             # oneDNN's own kernels use the same tiles in between, in forms of their own
             many = weight_of(40, weight.shape[1])
             before = functional.linear(many, weight)
-            assert torch.equal(multiplied(found[weight.shape], weight, row), wanted)
+            assert same_bits(multiplied(found[weight.shape], weight, rows), product)
             assert torch.equal(functional.linear(many, weight), before)
 
 
-def test_what_is_no_number_or_too_large_stays_so() -> None:
+@pytest.mark.parametrize("count", ROWS)
+def test_what_is_no_number_or_too_large_stays_so(count: int) -> None:
     weight = torch.eye(64).repeat(2, 1).bfloat16()
-    found = amx_products.amx_products([weight])
+    found = amx_products.amx_products([weight], count)
     assert bool(found) is is_used()
     odd = torch.tensor(
         [float("nan"), float("inf"), -float("inf"), 3.3e38, 1e-40], dtype=torch.float
     )
     for value in odd.bfloat16() if found else ():
-        row = torch.ones(64, dtype=torch.bfloat16)
-        row[5] = value
-        wanted = torch.mv(weight, row)
-        assert same_bits(multiplied(found[weight.shape], weight, row), wanted)
+        rows = torch.ones(count, 64, dtype=torch.bfloat16)
+        rows[-1, 5] = value
+        product = multiplied(found[weight.shape], weight, rows)
+        assert same_bits(product, torchs(weight, rows))
+
+
+@pytest.mark.parametrize("count", [3, 32])
+def test_other_numbers_of_rows_are_left_to_torch(count: int) -> None:
+    assert amx_products.amx_products([weight_of(128, 576)], count) == {}
 
 
 @pytest.mark.parametrize(
@@ -105,9 +122,15 @@ def test_where_something_lacks_torch_does_it(lacks: str, monkeypatch: pytest.Mon
     assert amx_products.amx_products([weight_of(128, 576)]) == {}
 
 
-def test_a_product_with_other_bits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "mv", lambda weight, row: torch.zeros(len(weight)).bfloat16())
-    assert amx_products.amx_products([weight_of(128, 576)]) == {}
+@pytest.mark.parametrize(("name", "count"), [("mv", 1), ("mm", 4)])
+def test_a_product_with_other_bits_is_not_used(
+    name: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(weight), *rows.shape[1:], dtype=torch.bfloat16)
+
+    monkeypatch.setattr(torch, name, other)
+    assert amx_products.amx_products([weight_of(128, 576)], count) == {}
 
 
 def test_an_op_of_any_number_of_tensors_is_made_once() -> None:

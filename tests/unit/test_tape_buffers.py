@@ -109,7 +109,7 @@ def test_what_slides_over_a_table_is_no_view_that_stays() -> None:
 def test_products_by_small_weights_start_sooner_with_the_same_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tape_products, "amx_products", lambda weights: {})
+    monkeypatch.setattr(tape_products, "amx_products", lambda weights, rows: {})
     was = torch.jit.onednn_fusion_enabled()
     quick = {entry.op for entry in shortened(layers).entries if isinstance(entry.op, QuickProduct)}
     (product,) = quick
@@ -123,7 +123,7 @@ def test_products_by_small_weights_start_sooner_with_the_same_bits(
 def test_where_there_are_tiles_products_are_code_of_our_own() -> None:
     ops = [entry.op.overloadpacket.__name__ for entry in shortened(layers).entries]
     if amx_products(list(WEIGHTS)):
-        assert ops.count("run3") == len(WEIGHTS)
+        assert sum(op.startswith("run_3") for op in ops) == len(WEIGHTS)
         assert "mv" not in ops
     else:
         assert "run3" not in ops

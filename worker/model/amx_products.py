@@ -1,4 +1,4 @@
-"""Products of a weight and one row by code of our own, where it gives the bits of torch's."""
+"""Products of a weight and up to 16 rows by code of our own, with the bits of torch's."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import ctypes
 import platform
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from worker.model.amx_text import FEATURES, INPUTS, OUTPUTS, module_text, name_of
+from worker.model.amx_text import FEATURES, INPUTS, OUTPUTS, ProductShape, module_text
 from worker.model.lane_program import team_addresses
 from worker.model.native_ops import NoNativeOps, compiled, native_op
 from worker.model.row_kernels import trials
@@ -21,6 +21,9 @@ from worker.model.row_kernels import trials
 # Larger ones were not measured.
 MOST_BYTES = 64 << 20
 _MOST_TRIED_BYTES = 16 << 20
+# Several rows are brought into another order on the stack of the thread.
+_MOST_STACK_BYTES = 1 << 20
+ROWS = (1, 2, 4, 8, 16)
 _CPU_INFO = Path("/proc/cpuinfo")
 # `arch_prctl` of Linux: a process asks once whether it may use the tiles.
 _ARCH_PRCTL, _ASK, _TILES = 158, 0x1023, 18
@@ -28,40 +31,59 @@ _ARCH_PRCTL, _ASK, _TILES = 158, 0x1023, 18
 
 @dataclass(frozen=True)
 class AmxProduct:
-    """Stands in the place of the op `mm` for a weight and one column; its result has a buffer.
+    """Stands in the place of the op `mm` for a weight and columns.
 
     Attributes:
-        address: of the function, which takes weight, column and result.
-        namespace: where the column lies otherwise than the function needs, it is `mm` after all.
+        address: of the function, which takes weight, rows and result.
+        rows: how many there are.
+        namespace: where the columns lie otherwise than the function needs, it is `mm` after all.
     """
 
     address: int
+    rows: int
     namespace: str = field(default="aten", repr=False, compare=False)
     overloadpacket: Any = field(default=torch.ops.aten.mm, repr=False, compare=False)
     _schema: Any = field(default=torch.ops.aten.mm.default._schema, repr=False, compare=False)
 
+    @staticmethod
+    def takes(columns: torch.Tensor) -> bool:
+        """Say whether columns `[inputs, rows]` lie as the function needs: each whole in memory."""
+        return columns.t().is_contiguous()
 
-def amx_products(weights: Sequence[torch.Tensor]) -> dict[torch.Size, AmxProduct]:
-    """Return a product for each shape of weights that has one with the bits of `mv`.
+    def form(self, weight: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        """Return zeros in the form of the result `[outputs, rows]`: each column whole in memory."""
+        if self.rows > 1 and self.takes(columns):
+            return columns.new_zeros(self.rows, len(weight)).t()
+        return columns.new_zeros(len(weight), columns.shape[1])
 
-    Numbers that cancel each other show the order in which sums are taken.
+
+def amx_products(weights: Sequence[torch.Tensor], rows: int = 1) -> dict[torch.Size, AmxProduct]:
+    """Return a product by so many rows for each shape of weights that has one with torch's bits.
+
+    Those are the bits of `mv` for one row, and of `mm` for several. Numbers that cancel each other
+    show the order in which sums are taken.
     """
-    fitting = {tuple(weight.shape): weight for weight in weights if _fits(weight)}
+    fitting = {
+        weight.shape: (weight, ProductShape(len(weight), weight.shape[1], rows))
+        for weight in weights
+        if _fits(weight, rows)
+    }
     found: dict[torch.Size, AmxProduct] = {}
     if not fitting or not has_tiles():
         return found
     # what a machine lacks: then torch's kernels do it all
     with suppress(NoNativeOps, OSError, RuntimeError, AttributeError, ImportError):
-        shapes = {*fitting, *map(_tried, fitting)}
+        shapes = {shape for _, whole in fitting.values() for shape in (whole, _tried(whole))}
         code = _code(tuple(sorted(shapes)), torch.get_num_threads())
-        for shape, weight in fitting.items():
-            tried = AmxProduct(code.get_function_address(name_of(*_tried(shape))))
-            if _is_exact(tried, weight.new_empty(_tried(shape))):
-                found[weight.shape] = AmxProduct(code.get_function_address(name_of(*shape)))
+        for weight, shape in fitting.values():
+            tried = _tried(shape)
+            like = weight.new_empty(tried.outputs, tried.inputs)
+            if _is_exact(AmxProduct(code.get_function_address(tried.name), rows), like):
+                found[weight.shape] = AmxProduct(code.get_function_address(shape.name), rows)
     return found
 
 
-def _fits(weight: torch.Tensor) -> bool:
+def _fits(weight: torch.Tensor, rows: int) -> bool:
     outputs, inputs = weight.shape
     is_plain = weight.dtype is torch.bfloat16 and weight.device.type == "cpu"
     return (
@@ -70,28 +92,34 @@ def _fits(weight: torch.Tensor) -> bool:
         and weight.nbytes <= MOST_BYTES
         and outputs % (2 * OUTPUTS) == 0
         and inputs % INPUTS == 0
+        and rows in ROWS
+        and (rows == 1 or 2 * rows * inputs <= _MOST_STACK_BYTES)
     )
 
 
-def _tried(shape: tuple[int, ...]) -> tuple[int, int]:
+def _tried(shape: ProductShape) -> ProductShape:
     """Return a shape to try: the order of a sum depends on the inputs."""
-    outputs, inputs = shape
-    most = _MOST_TRIED_BYTES // (2 * inputs) // (2 * OUTPUTS) * 2 * OUTPUTS
-    return min(outputs, max(most, 2 * OUTPUTS)), inputs
+    most = _MOST_TRIED_BYTES // (2 * shape.inputs) // (2 * OUTPUTS) * 2 * OUTPUTS
+    return replace(shape, outputs=min(shape.outputs, max(most, 2 * OUTPUTS)))
 
 
 def _is_exact(product: AmxProduct, weight: torch.Tensor) -> bool:
     op = native_op(3)
-    for rows, like_weight, _ in trials(weight.new_empty(1, weight.shape[1]), weight, False):
-        result = like_weight.new_empty(len(like_weight))
+    like = weight.new_empty(product.rows, weight.shape[1])
+    for rows, like_weight, _ in trials(like, weight, False):
+        result = rows.new_empty(len(rows), len(like_weight))
         op(product.address, like_weight, rows, result)
-        if not torch.equal(result, torch.mv(like_weight, rows[0])):
+        if product.rows == 1:
+            wanted = torch.mv(like_weight, rows[0])[None]
+        else:
+            wanted = torch.mm(like_weight, rows.t()).t()
+        if not torch.equal(result, wanted):
             return False
     return True
 
 
 @cache
-def _code(shapes: tuple[tuple[int, int], ...], threads: int) -> Any:
+def _code(shapes: tuple[ProductShape, ...], threads: int) -> Any:
     """Compile the products of some shapes; the code stays as long as the process.
 
     Raises:

@@ -1,14 +1,17 @@
-"""Write the product of a bfloat16 weight and one row in LLVM assembly, for processors with AMX.
+"""Write the product of a bfloat16 weight and up to 16 rows in LLVM assembly, for AMX.
 
-It does what oneDNN's kernel does for `weight @ row`, in the same order, so the bits are the same: a
-tile of 16 outputs by 32 inputs at a time, from the first input to the last, added up in float32 by
-`tdpbf16ps` and rounded to nearest even. The weight is taken as it lies in memory. oneDNN's kernel
-reads it at 60 to 90 % of the speed of this one, and takes longer to start.
+It does what oneDNN's kernel does for `weight @ rows.T`, in the same order, so the bits are the
+same: a tile of 16 outputs by 32 inputs at a time, from the first input to the last, added up in
+float32 by `tdpbf16ps` and rounded to nearest even. The weight is taken as it lies in memory.
+oneDNN's kernel reads it at 60 to 90 % of the speed of this one, and takes longer to start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+from worker.model.amx_rows import by_row, paired, square
 
 # What one tile holds.
 OUTPUTS, INPUTS = 16, 32
@@ -18,6 +21,7 @@ _TOGETHER = 2
 FEATURES = ("amx_tile", "amx_bf16", "avx512f", "avx512bw", "avx512vl")
 
 _GIVEN = "ptr %w, ptr %x, ptr %y, i64 %from, i64 %to"
+
 _DECLARED = """
 declare void @llvm.x86.ldtilecfg(ptr)
 declare void @llvm.x86.tilerelease()
@@ -33,43 +37,59 @@ declare i32 @omp_get_num_threads()
 """
 
 
-def name_of(outputs: int, inputs: int) -> str:
-    """Return the name of the function for weights of a shape."""
-    return f"product_{outputs}_{inputs}"
+@dataclass(frozen=True, order=True, slots=True)
+class ProductShape:
+    """Of a weight `[outputs, inputs]`, both multiples of 32, by 1, 2, 4, 8 or 16 rows."""
+
+    outputs: int
+    inputs: int
+    rows: int
+
+    @property
+    def name(self) -> str:
+        """Of its function."""
+        return f"product_{self.outputs}_{self.inputs}_{self.rows}"
 
 
-def module_text(shapes: Sequence[tuple[int, int]], threads: int) -> str:
+def module_text(shapes: Sequence[ProductShape], threads: int) -> str:
     """Return a function `(table)` for each shape, which divides the outputs among threads.
 
-    The table holds the addresses of the weight `[outputs, inputs]`, the row and the result.
-    `outputs` is a multiple of 32, `inputs` of 32.
+    The table holds the addresses of the weight `[outputs, inputs]`, of the rows `[rows, inputs]`
+    and of the result `[rows, outputs]`.
     """
-    parts = [_DECLARED, _TEAM * (threads > 1), _configuration()]
-    for outputs, inputs in shapes:
-        parts += [_share(outputs, inputs), _whole(outputs, inputs, threads)]
+    parts = [_DECLARED, _TEAM * (threads > 1)]
+    parts += [_configuration(rows) for rows in sorted({shape.rows for shape in shapes})]
+    for shape in shapes:
+        parts += [_share(shape), _whole(shape, threads)]
+        if shape.rows > 1:
+            parts.append(paired(_pairing(shape), shape.rows, shape.inputs))
     return "\n".join(parts)
 
 
-def _configuration() -> str:
-    """Write the forms of the tiles: 0 to 3 sums, 4 the row, 5 to 7 weights."""
+def _pairing(shape: ProductShape) -> str:
+    return f"pair_{shape.name}"
+
+
+def _configuration(rows: int) -> str:
+    """Write the forms of the tiles: 0 to 3 sums, 4 the rows, 5 to 7 weights."""
     text = bytearray(64)
     text[0] = 1
     for tile in range(8):
-        width = 4 if tile < 5 else 64
+        width = 4 * rows if tile < 5 else 64
         text[16 + 2 * tile : 18 + 2 * tile] = width.to_bytes(2, "little")
         text[48 + tile] = 16
     numbers = ", ".join(f"i8 {number}" for number in text)
-    return f"@tiles = private constant [64 x i8] [{numbers}], align 64"
+    return f"@tiles_{rows} = private constant [64 x i8] [{numbers}], align 64"
 
 
-def _share(outputs: int, inputs: int) -> str:
+def _share(shape: ProductShape) -> str:
     """Write the products of some blocks of outputs."""
-    stride, blocks = 2 * inputs, range(_TOGETHER)
+    stride, blocks, width = 2 * shape.inputs, range(_TOGETHER), 4 * shape.rows
     lines = [
-        f"define internal void @share_{name_of(outputs, inputs)}({_GIVEN}) {{",
+        f"define internal void @share_{shape.name}({_GIVEN}) {{",
         "begin:",
-        f"  %sums = alloca [{OUTPUTS * _TOGETHER} x float], align 64",
-        "  call void @llvm.x86.ldtilecfg(ptr @tiles)",
+        f"  %sums = alloca [{OUTPUTS * _TOGETHER * shape.rows} x float], align 64",
+        f"  call void @llvm.x86.ldtilecfg(ptr @tiles_{shape.rows})",
         "  br label %test",
         "test:",
         "  %block = phi i64 [%from, %begin], [%next, %end]",
@@ -89,8 +109,9 @@ def _share(outputs: int, inputs: int) -> str:
         "step:",
         "  %k = phi i64 [0, %block_begin], [%k_next, %step]",
         f"  %k_bytes = mul i64 %k, {2 * INPUTS}",
-        "  %x_here = getelementptr i8, ptr %x, i64 %k_bytes",
-        "  call void @llvm.x86.tileloadd64(i8 4, ptr %x_here, i64 4)",
+        f"  %x_bytes = mul i64 %k, {2 * INPUTS * shape.rows}",
+        "  %x_here = getelementptr i8, ptr %x, i64 %x_bytes",
+        f"  call void @llvm.x86.tileloadd64(i8 4, ptr %x_here, i64 {width})",
     ]
     for i in blocks:
         lines += [
@@ -100,21 +121,27 @@ def _share(outputs: int, inputs: int) -> str:
         ]
     lines += [
         "  %k_next = add i64 %k, 1",
-        f"  %more = icmp slt i64 %k_next, {inputs // INPUTS}",
+        f"  %more = icmp slt i64 %k_next, {shape.inputs // INPUTS}",
         "  br i1 %more, label %step, label %end",
         "end:",
         f"  %place = mul i64 %block, {2 * OUTPUTS * _TOGETHER}",
         "  %out = getelementptr i8, ptr %y, i64 %place",
     ]
     for i in blocks:
+        sums, turned = f"%sums{i}", f"%s{i}_"
         lines += [
-            f"  %into{i} = getelementptr float, ptr %sums, i64 {i * OUTPUTS}",
-            f"  call void @llvm.x86.tilestored64(i8 {i}, ptr %into{i}, i64 4)",
-            f"  %v{i} = load <16 x float>, ptr %into{i}, align 64",
-            *_rounded(i),
-            f"  %to{i} = getelementptr i8, ptr %out, i64 {2 * OUTPUTS * i}",
-            f"  store <16 x i16> %short{i}, ptr %to{i}, align 2",
+            f"  {sums} = getelementptr float, ptr %sums, i64 {i * OUTPUTS * shape.rows}",
+            f"  call void @llvm.x86.tilestored64(i8 {i}, ptr {sums}, i64 {width})",
+            *by_row(sums, shape.rows, turned),
         ]
+        for row in range(shape.rows):
+            value = f"{square(turned, shape.rows)}{row}"
+            to = 2 * (shape.outputs * row + OUTPUTS * i)
+            lines += [
+                *_rounded(value),
+                f"  {value}_to = getelementptr i8, ptr %out, i64 {to}",
+                f"  store <16 x i16> {value}_short, ptr {value}_to, align 2",
+            ]
     lines += [
         "  %next = add i64 %block, 1",
         "  br label %test",
@@ -126,55 +153,70 @@ def _share(outputs: int, inputs: int) -> str:
     return "\n".join(lines)
 
 
-def _rounded(i: int) -> list[str]:
+def _rounded(v: str) -> list[str]:
     """Write how 16 sums are rounded to bfloat16, to nearest even; what is no number stays none."""
     kind = "<16 x i32>"
     return [
-        f"  %bits{i} = bitcast <16 x float> %v{i} to {kind}",
-        f"  %high{i} = lshr {kind} %bits{i}, splat (i32 16)",
-        f"  %odd{i} = and {kind} %high{i}, splat (i32 1)",
-        f"  %half{i} = add {kind} %odd{i}, splat (i32 32767)",
-        f"  %up{i} = add {kind} %bits{i}, %half{i}",
-        f"  %top{i} = lshr {kind} %up{i}, splat (i32 16)",
-        f"  %none{i} = fcmp uno <16 x float> %v{i}, %v{i}",
-        f"  %quiet{i} = or {kind} %high{i}, splat (i32 64)",
-        f"  %right{i} = select <16 x i1> %none{i}, {kind} %quiet{i}, {kind} %top{i}",
-        f"  %short{i} = trunc {kind} %right{i} to <16 x i16>",
+        f"  {v}_sum = bitcast {kind} {v} to <16 x float>",
+        f"  {v}_high = lshr {kind} {v}, splat (i32 16)",
+        f"  {v}_odd = and {kind} {v}_high, splat (i32 1)",
+        f"  {v}_half = add {kind} {v}_odd, splat (i32 32767)",
+        f"  {v}_up = add {kind} {v}, {v}_half",
+        f"  {v}_top = lshr {kind} {v}_up, splat (i32 16)",
+        f"  {v}_none = fcmp uno <16 x float> {v}_sum, {v}_sum",
+        f"  {v}_quiet = or {kind} {v}_high, splat (i32 64)",
+        f"  {v}_right = select <16 x i1> {v}_none, {kind} {v}_quiet, {kind} {v}_top",
+        f"  {v}_short = trunc {kind} {v}_right to <16 x i16>",
     ]
 
 
-def _whole(outputs: int, inputs: int, threads: int) -> str:
-    name, blocks = name_of(outputs, inputs), outputs // (OUTPUTS * _TOGETHER)
-    read = "\n".join(
-        f"  %{what}_at = getelementptr i64, ptr %table, i64 {i}\n"
-        f"  %{what} = load ptr, ptr %{what}_at"
-        for i, what in enumerate("wxy")
-    )
+def _whole(shape: ProductShape, threads: int) -> str:
+    name, blocks = shape.name, shape.outputs // (OUTPUTS * _TOGETHER)
+    lines = [f"define void @{name}(ptr %given) {{", *_read("given")]
+    if shape.rows > 1:
+        lines += [
+            f"  %pairs = alloca [{shape.rows * shape.inputs} x i16], align 64",
+            f"  call void @{_pairing(shape)}(ptr %x, ptr %pairs)",
+        ]
+    rows = "%pairs" if shape.rows > 1 else "%x"
     if threads == 1:
-        return f"""
-define void @{name}(ptr %table) {{
-{read}
-  call void @share_{name}(ptr %w, ptr %x, ptr %y, i64 0, i64 {blocks})
-  ret void
-}}
-"""
-    return f"""
-define internal void @team_{name}(ptr %table) {{
-{read}
-  %own32 = call i32 @omp_get_thread_num()
-  %all32 = call i32 @omp_get_num_threads()
-  %own = sext i32 %own32 to i64
-  %all = sext i32 %all32 to i64
-  %after = add i64 %own, 1
-  %b = mul i64 %own, {blocks}
-  %e = mul i64 %after, {blocks}
-  %from = sdiv i64 %b, %all
-  %to = sdiv i64 %e, %all
-  call void @share_{name}(ptr %w, ptr %x, ptr %y, i64 %from, i64 %to)
-  ret void
-}}
-define void @{name}(ptr %table) {{
-  call void @GOMP_parallel(ptr @team_{name}, ptr %table, i32 {threads}, i32 0)
-  ret void
-}}
-"""
+        share = f"ptr %w, ptr {rows}, ptr %y, i64 0, i64 {blocks}"
+        lines += [f"  call void @share_{name}({share})", "  ret void", "}"]
+        return "\n".join(lines)
+    lines.append("  %table = alloca [3 x ptr]")
+    for i, value in enumerate(("%w", rows, "%y")):
+        lines += [
+            f"  %place{i} = getelementptr ptr, ptr %table, i64 {i}",
+            f"  store ptr {value}, ptr %place{i}",
+        ]
+    lines += [
+        f"  call void @GOMP_parallel(ptr @team_{name}, ptr %table, i32 {threads}, i32 0)",
+        "  ret void",
+        "}",
+        f"define internal void @team_{name}(ptr %table) {{",
+        *_read("table"),
+        "  %own32 = call i32 @omp_get_thread_num()",
+        "  %all32 = call i32 @omp_get_num_threads()",
+        "  %own = sext i32 %own32 to i64",
+        "  %all = sext i32 %all32 to i64",
+        "  %after = add i64 %own, 1",
+        f"  %b = mul i64 %own, {blocks}",
+        f"  %e = mul i64 %after, {blocks}",
+        "  %from = sdiv i64 %b, %all",
+        "  %to = sdiv i64 %e, %all",
+        f"  call void @share_{name}({_GIVEN})",
+        "  ret void",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+def _read(table: str) -> list[str]:
+    """Read the addresses in a table."""
+    lines = []
+    for i, what in enumerate("wxy"):
+        lines += [
+            f"  %{what}_at = getelementptr ptr, ptr %{table}, i64 {i}",
+            f"  %{what} = load ptr, ptr %{what}_at",
+        ]
+    return lines

@@ -17,6 +17,15 @@ import torch
 from torch.jit._fuser import optimized_execution
 from torch.utils._python_dispatch import _disable_current_modes
 
+from worker.model.amx_products import has_tiles
+from worker.model.attention import (
+    UNUSED_ROW,
+    Attention,
+    are_whole,
+    attention_for,
+    op_of_rows,
+    plan_of,
+)
 from worker.model.pack_cache import Member
 from worker.model.tape import CannotReplay, Opaque, Tape, TapeRecorder, merged
 from worker.model.tape_buffers import buffered_alike
@@ -33,20 +42,25 @@ ATTEND = Opaque("attend", _attended)
 # What a pack takes beside tensors that change and weights: keys and values of each layer and
 # request; of each row whose it is and how many positions it sees; how many requests there are; and
 # how many of the stores the layers before have had.
+# `plan` has the same for `attention.op_of_rows`, where that is what attends.
 _MORE = {
     "stores": "List[Tensor]",
     "owners": "List[int]",
     "ends": "List[int]",
     "members": "int",
-    "first_store": "List[int]",
+    "layer": "List[int]",
+    "plan": "Tensor",
 }
-_ATTEND = """
+_GIVEN = """
 def attend(query: Tensor, key: Tensor, value: Tensor, scale: Optional[float], shares_heads: bool,
            stores: List[Tensor], owners: List[int], ends: List[int], members: int,
-           first_store: List[int]) -> Tensor:
+           layer: List[int], plan: Tensor) -> Tensor:
+    now = layer[0]
+    layer[0] = now + 1
+"""
+_ATTEND = f"""{_GIVEN}
     outputs = torch.jit.annotate(List[Tensor], [])
-    first = first_store[0]
-    first_store[0] = first + 2 * members
+    first = 2 * members * now
     query_rows, key_rows, value_rows = query.split(1, 2), key.split(1, 2), value.split(1, 2)
     for row in range(len(owners)):
         keys = stores[first + owners[row]]
@@ -65,12 +79,26 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scale: Optional[float], sh
 """
 
 
+def _attend_by(found: Attention) -> str:
+    """Return the source of an attention of all rows by code of our own."""
+    op = op_of_rows()
+    return f"""{_GIVEN}
+    out = torch.empty([1, query.size(2), query.size(1), query.size(3)],
+                      dtype=query.dtype, device=query.device)
+    torch.ops.{op.namespace}.{op.overloadpacket.__name__}(
+        {found.rows}, query, key, value, plan, out, now)
+    return out
+"""
+
+
 class PackTape:
     """The short way of one kind of pack, as far as it is known."""
 
     def __init__(self) -> None:
         self._first: Tape | None = None
         self._first_inputs: list[torch.Tensor] = []
+        # What attends all rows in the shortened form; torch's loop where there is none.
+        self._attention: Attention | None = None
         # What was written down, in the forms that are left to be tried; the next one is the last.
         self._forms: list[Tape] = []
         self._inputs = 0
@@ -78,6 +106,8 @@ class PackTape:
         self._run: Callable[..., torch.Tensor] | None = None
         # torch itself would not keep alive the functions that the short way calls
         self._functions: dict[str, Any] = {}
+        # Whether attention goes by a plan.
+        self._plans = False
         self.is_refused = False
         self.is_proved = False
 
@@ -123,6 +153,7 @@ class PackTape:
         self._forms, self._inputs = [whole], len(inputs)
         with suppress(Exception):  # what a model's ops cannot do: as they were
             self._forms.append(shortened(whole, inputs, rows))
+            self._attention = recording.attention
         self._compile()
 
     def _compile(self) -> None:
@@ -132,41 +163,70 @@ class PackTape:
             CannotReplay: none is left that can be.
         """
         while self._forms:
-            tape = self._forms.pop()
+            tape, found = self._forms.pop(), self._attention
+            self._attention = None
             functions = {
                 entry.op.name: entry.op.function
                 for entry in tape.entries
                 if isinstance(entry.op, QuickProduct)
             }
             with suppress(Exception):  # whatever torch makes of it, the model's code is there
-                source = _ATTEND + script(tape, self._inputs, _MORE)
+                attend = _ATTEND if found is None else _attend_by(found)
+                source = attend + script(tape, self._inputs, _MORE)
                 self._run, self._functions = function_of(source, functions), functions
+                self._plans = found is not None
                 self._others = list(tape.outside[self._inputs :])
                 return
         raise CannotReplay("no form of it can be compiled, or gives the same bits")
 
     def run(self, inputs: Sequence[torch.Tensor], members: Sequence[Member]) -> torch.Tensor:
-        """Do what the forward of a `RowPack` does, and count the rows in."""
+        """Do what the forward of a `RowPack` does, and count the rows in.
+
+        Raises:
+            CannotReplay: a cache is of another kind than those of the packs that were written down.
+        """
         assert self._run is not None
-        stores: list[torch.Tensor] = []
-        layers = [[m.cache.layers[i] for i in m.cache.own_layers] for m in members]
-        for of_layer in zip(*layers, strict=True):
-            pairs = [
-                layer.stores_with_room(member.count)
-                for layer, member in zip(of_layer, members, strict=True)
-            ]
-            stores += [keys for keys, _ in pairs]
-            stores += [values for _, values in pairs]
+        layers: list[list[Any]] = [[m.cache.layers[i] for i in m.cache.own_layers] for m in members]
+        roomy = [
+            [layer.stores_with_room(member.count) for layer in own]
+            for own, member in zip(layers, members, strict=True)
+        ]
+        stores: list[torch.Tensor] = [
+            pair[which] for pairs in zip(*roomy, strict=True) for which in (0, 1) for pair in pairs
+        ]
         owners = [i for i, member in enumerate(members) for _ in range(member.count)]
         ends = [member.start + row + 1 for member in members for row in range(member.count)]
+        plan = self._planned(stores, owners, ends, len(members), len(inputs[0][0]))
         # what its optimizer finds is worth less than the half second that its first runs take
         with optimized_execution(False):
             output: torch.Tensor = self._run(
-                list(inputs), self._others, stores, owners, ends, len(members), [0]
+                list(inputs), self._others, stores, owners, ends, len(members), [0], plan
             )
         for member in members:
             member.cache.advance(member.count)
         return output
+
+    def _planned(
+        self,
+        stores: Sequence[torch.Tensor],
+        owners: Sequence[int],
+        ends: Sequence[int],
+        members: int,
+        rows: int,
+    ) -> torch.Tensor:
+        """Return where the keys and values of each layer and row are, where attention needs it."""
+        if not self._plans:
+            return torch.empty(0, dtype=torch.int64)
+        if not are_whole(*stores):
+            raise CannotReplay("keys or values that lie apart")
+        found = []
+        for first in range(0, len(stores), 2 * members):
+            of_members = [
+                plan_of(stores[first + i], stores[first + members + i]) for i in range(members)
+            ]
+            used = [[*of_members[i], end] for i, end in zip(owners, ends, strict=True)]
+            found.append([*used, *[UNUSED_ROW] * (rows - len(used))])
+        return torch.tensor(found, dtype=torch.int64)
 
 
 class Recording:
@@ -175,12 +235,22 @@ class Recording:
     def __init__(self, recorder: TapeRecorder) -> None:
         self.recorder = recorder
         self.output: torch.Tensor | None = None
+        self._found: set[Attention | None] = set()
+
+    @property
+    def attention(self) -> Attention | None:
+        """What attends in all layers; None where there is no such."""
+        return next(iter(self._found)) if len(self._found) == 1 else None
 
     def attended(self, args: Sequence[Any], output: torch.Tensor) -> None:
         """Write down an attention of all rows: query, key, value, scale, shared heads.
 
         Layers attend in the order of their caches.
         """
+        query, key, value, scale, shares_heads = args
+        is_plain = shares_heads or query.shape[1] == key.shape[1]
+        with apart():
+            self._found.add(attention_for(query, key, value, scale) if is_plain else None)
         self.recorder.opaque(ATTEND, args, output)
 
 
@@ -193,5 +263,8 @@ def apart() -> Iterator[None]:
 
 def shortened(tape: Tape, inputs: Sequence[torch.Tensor], rows: int) -> Tape:
     """Return a tape of fewer ops that allocates less; weights stay where they are."""
-    short = fused(without_twins(tape, len(inputs)), len(inputs), rows=rows, moves=False)
+    short = without_twins(tape, len(inputs))
+    # products of our own start soon, and each gives rows that nobody has to put side by side
+    if not has_tiles():
+        short = fused(short, len(inputs), rows=rows, moves=False)
     return buffered_alike(with_quick_products(short, len(inputs), rows), inputs)

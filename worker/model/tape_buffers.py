@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from worker.model.amx_products import AmxProduct
-from worker.model.tape import Entry, Later, Ref, Tape, refs_in
+from worker.model.tape import CannotReplay, Entry, Later, Ref, Tape, refs_in
 from worker.model.tape_cut import moved, walked
 from worker.model.tape_fuse import Rewriting
 from worker.model.tape_writes import Writes
@@ -101,6 +101,8 @@ class _Buffering:
         if not may or self._roots[own] != own or not _is_dense(self._values[own]):
             return False
         if isinstance(entry.op, AmxProduct) and entry.args[1] in self._moving:
+            if entry.op.rows > 1:
+                raise CannotReplay("rows that lie another way at each position")
             return False
         if not self._writes.can_write(entry):
             return False

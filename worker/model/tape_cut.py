@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from worker.model.amx_products import AmxProduct
 from worker.model.tape import Entry, Later, Opaque, Ref, Tape, refs_in
 
 # To start the replay of a graph takes as long as to start some ops.
@@ -66,7 +67,7 @@ def walk_forms(
 
 
 def _formed(entry: Entry, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    if isinstance(entry.op, Opaque):
+    if isinstance(entry.op, (Opaque, AmxProduct)):
         return entry.op.form(*args)
     name = entry.op.overloadpacket.__name__
     if name in ("mv", "addmv"):

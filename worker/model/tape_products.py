@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.jit._fuser import optimized_execution
 
-from worker.model.amx_products import MOST_BYTES, amx_products
+from worker.model.amx_products import MOST_BYTES, AmxProduct, amx_products
 from worker.model.row_kernels import trials
 from worker.model.tape import Entry, Ref, Tape
 from worker.model.tape_fuse import Rewriting
@@ -58,34 +58,34 @@ def with_quick_products(tape: Tape, inputs: int, rows_of_many: int = 0) -> Tape:
         rows_of_many: how many columns those have that an `mm` takes, each whole in memory.
     """
     weights = [_weight(tape, entry, inputs, MOST_BYTES) for entry in tape.entries]
-    single = [w for w, e in zip(weights, tape.entries, strict=True) if w is not None and _is_mv(e)]
-    ours = amx_products(single)
-    found: dict[Any, QuickProduct | None] = {}
+    counts = [rows_of_many if entry.op is _MM else 1 for entry in tape.entries]
+    ours = {
+        rows: amx_products(
+            [w for w, n in zip(weights, counts, strict=True) if w is not None and n == rows], rows
+        )
+        for rows in set(counts)
+    }
+    quick: dict[Any, QuickProduct | None] = {}
     done = Rewriting()
-    for number, old in enumerate(tape.entries):
+    for number, (old, weight, rows) in enumerate(zip(tape.entries, weights, counts, strict=True)):
         entry = done.entry(old)
-        weight = weights[number]
-        if weight is not None and _is_mv(entry) and weight.shape in ours:
+        found: AmxProduct | QuickProduct | None = None
+        if weight is not None:
+            found = ours[rows].get(weight.shape)
+            if found is None and weight.nbytes <= _MOST_BYTES:
+                key = (weight.shape, rows)
+                if key not in quick:
+                    quick[key] = _quick_product(weight, rows)
+                found = quick[key]
+        if weight is None or found is None:
+            done.add(entry, number)
+        elif entry.op is _MM:
+            done.add(Entry(found, entry.args, {}, None), number)
+        else:
             fixed, row = entry.args
             column = done.add(Entry(_VIEW, (row, [weight.shape[1], 1]), {}, None))
-            product = done.add(Entry(ours[weight.shape], (fixed, column), {}, None))
+            product = done.add(Entry(found, (fixed, column), {}, None))
             done.add(Entry(_VIEW, (product, [len(weight)]), {}, None), number)
-            continue
-        weight = _weight(tape, entry, inputs, _MOST_BYTES)
-        rows = rows_of_many if entry.op is _MM else 1
-        if weight is not None and (weight.shape, rows) not in found:
-            found[weight.shape, rows] = _quick_product(weight, rows)
-        quick = None if weight is None else found[weight.shape, rows]
-        if weight is None or quick is None:
-            done.add(entry, number)
-            continue
-        fixed, row = entry.args
-        if entry.op is _MM:
-            done.add(Entry(quick, (fixed, row), {}, None), number)
-            continue
-        column = done.add(Entry(_VIEW, (row, [weight.shape[1], 1]), {}, None))
-        product = done.add(Entry(quick, (fixed, column), {}, None))
-        done.add(Entry(_VIEW, (product, [len(weight)]), {}, None), number)
     return Tape(done.entries, tape.outside, done.renewed(tape.output))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from worker.model.amx_products import AmxProduct
+from worker.model.attention import Attention, are_whole, attention_for, op_of_one
 from worker.model.native_ops import native_op
 from worker.model.tape import Entry, Opaque, Ref
 from worker.model.tape_products import QuickProduct
@@ -17,6 +18,10 @@ _ATEN = torch.ops.aten
 _COPIES = frozenset((_ATEN._to_copy, _ATEN.to, _ATEN.clone))
 # For a number in the place of a tensor, torch makes a tensor at each call.
 _OF_TWO = frozenset((_ATEN.add, _ATEN.sub, _ATEN.mul, _ATEN.div))
+_ATTENTION = _ATEN.scaled_dot_product_attention.default
+# No mask, no dropout, not causal.
+_ATTENTION_DEFAULTS = [None, 0.0, False]
+_ATTENTION_NAMED = {"scale": None, "enable_gqa": False}
 _MAYBE_TENSORS = "List[Optional[Tensor]]"
 
 
@@ -38,9 +43,11 @@ class Writes:
     def can_write(self, entry: Entry) -> bool:
         """Say whether there are such ops for `entry`."""
         if isinstance(entry.op, AmxProduct):
-            return bool(self._values[entry.args[1]].is_contiguous())
+            return entry.op.takes(self._values[entry.args[1]])
         if isinstance(entry.op, (Opaque, QuickProduct)):
             return False
+        if entry.op is _ATTENTION:
+            return self._attention(entry) is not None
         if entry.op not in self._writing:
             self._writing[entry.op] = _writing(entry.op)
         is_copy = entry.op.overloadpacket in _COPIES
@@ -52,6 +59,10 @@ class Writes:
         packet = entry.op.overloadpacket
         if isinstance(entry.op, AmxProduct):
             yield Entry(native_op(3), (entry.op.address, *taken.args, out), {}, None)
+        elif entry.op is _ATTENTION:
+            found = self._attention(entry)
+            assert found is not None
+            yield Entry(op_of_one(), (found.one, *taken.args[:3], out), {}, None)
         elif packet in _COPIES:
             yield _copy(out, taken.args[0])
         elif packet is _ATEN.cat:
@@ -71,6 +82,19 @@ class Writes:
                 args = (args[0], self._number(args[1], buffer), *args[2:])
             named = {**taken.named, "out": out}
             yield Entry(self._writing[entry.op], args, named, None)
+
+    def _attention(self, entry: Entry) -> Attention | None:
+        """Return what attends one position as `entry` does, if there is such."""
+        args = [*entry.args, *_ATTENTION_DEFAULTS[len(entry.args) - 3 :]]
+        named = {**_ATTENTION_NAMED, **entry.named}
+        query, keys, values = (self._values[ref] for ref in args[:3])
+        is_plain = args[3:] == _ATTENTION_DEFAULTS and named.keys() == _ATTENTION_NAMED.keys()
+        if not is_plain or query.dim() != 4 or query.shape[2] != 1:
+            return None
+        if not are_whole(keys, values):
+            return None
+        shares = named["enable_gqa"] or query.shape[1] == keys.shape[1]
+        return attention_for(query, keys, values, named["scale"]) if shares else None
 
     def _is_by_number(self, entry: Entry, buffer: torch.Tensor) -> bool:
         """Say whether the second argument is a number that a tensor holds exactly as well.

@@ -1,0 +1,192 @@
+"""The attention of single positions by code of our own, where it gives the bits of torch's."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import platform
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from worker.model.attend_entries import PLAN, module_text
+from worker.model.attend_text import BLOCK, FEATURES, MOST_HEAD_DIM, AttendShape
+from worker.model.lane_program import team_addresses
+from worker.model.native_ops import Form, NoNativeOps, compiled, native_op
+from worker.model.row_kernels import cancelling
+
+_CPU_INFO = Path("/proc/cpuinfo")
+_ONE: tuple[Form, ...] = (
+    (0, "stride", 1),
+    (1, "stride", 1),
+    (2, "stride", 1),
+    (1, "size", 2),
+)
+_ROWS: tuple[Form, ...] = (
+    *((tensor, "stride", dim) for tensor in range(3) for dim in (1, 2)),
+    (3, "size", 1),
+)
+_KNOWN_TORCH = "2.13."
+# Numbers of positions to try: the last of a set are done in other ways, and so is the next block.
+_TRIED = (*range(1, 20), 31, 33, 40, 63, 100, BLOCK - 1, BLOCK + 1, BLOCK + 25, 2 * BLOCK + 9)
+# Scores of the size of what is left of products that cancel each other.
+_RAISED = 2.0**14
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The attention of some heads.
+
+    Attributes:
+        shape: of the heads.
+        one: address of what attends one position.
+        rows: address of what attends the rows of a pack.
+    """
+
+    shape: AttendShape
+    one: int
+    rows: int
+
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        """Attend one position: see `op_of_one`."""
+        op_of_one()(self.one, query, keys, values, out)
+
+
+def op_of_one() -> Any:
+    """Return the op `(function, query, keys, values, out)`.
+
+    The query is `[1, heads, 1, dim]`, keys and values `[1, kv_heads, positions, dim]` with whole
+    rows of heads in memory, the result as many numbers as the query, head by head.
+    """
+    return native_op(4, _ONE)
+
+
+def op_of_rows() -> Any:
+    """Return the op `(function, query, new keys, new values, plan, out, layer)`.
+
+    The first three are `[1, heads, rows, dim]`, the plan int64 `[layers, rows, 5]` as
+    `attend_entries.PLAN` says, the result `[1, rows, heads, dim]`, whole in memory.
+    """
+    return native_op(5, _ROWS, 1)
+
+
+def plan_of(keys: torch.Tensor, values: torch.Tensor) -> list[int]:
+    """Return what a plan says of the stores of a request in one layer."""
+    return [keys.data_ptr(), values.data_ptr(), 2 * keys.stride(1), 2 * values.stride(1)]
+
+
+UNUSED_ROW = [0] * len(PLAN)
+
+
+def are_whole(*stores: torch.Tensor) -> bool:
+    """Say whether the positions of each head follow each other in memory."""
+    return all((store.stride(2), store.stride(3)) == (store.shape[3], 1) for store in stores)
+
+
+def attention_for(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
+) -> Attention | None:
+    """Return what attends these, `[1, heads, rows, dim]`; None where torch has to do it."""
+    if not _fits(query, keys, values) or not _is_known():
+        return None
+    heads, kv_heads, dim = query.shape[1], keys.shape[1], query.shape[3]
+    return _attention(heads, kv_heads, dim, scale, torch.get_num_threads())
+
+
+@cache
+def _attention(
+    heads: int, kv_heads: int, head_dim: int, scale: float | None, threads: int
+) -> Attention | None:
+    scaled = 1 / math.sqrt(head_dim) if scale is None else scale
+    shape = AttendShape(heads, kv_heads, head_dim, scaled)
+    # what a machine lacks: then torch does it
+    with suppress(NoNativeOps, OSError, RuntimeError, AttributeError, ImportError):
+        code = _code(shape, threads)
+        addresses = (code.get_function_address(name) for name in ("attend_one", "attend_rows"))
+        found = Attention(shape, *addresses)
+        return found if _is_exact(found, scale) else None
+    return None
+
+
+def _fits(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> bool:
+    heads, dim = query.shape[1], query.shape[-1]
+    return (
+        dim % 32 == 0
+        and dim <= MOST_HEAD_DIM
+        and heads % keys.shape[1] == 0
+        and keys.shape == values.shape
+        and all(
+            t.dim() == 4
+            and t.shape[0] == 1
+            and t.shape[-1] == dim
+            and t.stride(-1) == 1
+            and t.dtype is torch.bfloat16
+            and t.device.type == "cpu"
+            for t in (query, keys, values)
+        )
+    )
+
+
+@cache  # torch may call it as long as the process lives
+def _code(shape: AttendShape, threads: int) -> Any:
+    symbols = team_addresses() if threads > 1 else {}
+    if threads > 1 and not symbols:
+        raise NoNativeOps("torch's OpenMP threads are not found")
+    exponential = ctypes.CDLL("libm.so.6").expf
+    symbols["expf"] = ctypes.cast(exponential, ctypes.c_void_p).value or 0
+    features = ",".join(f"+{name.replace('_', '')}" for name in FEATURES)
+    return compiled(module_text(shape, threads), symbols, features)
+
+
+@torch.inference_mode()
+def _is_exact(found: Attention, scale: float | None) -> bool:
+    shape, most = found.shape, max(_TRIED)
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*sizes: int) -> torch.Tensor:
+        return torch.randn(*sizes, generator=generator).bfloat16()
+
+    query = random(1, shape.heads, 1, shape.head_dim)
+    keys, values = (random(1, shape.kv_heads, most, shape.head_dim) for _ in "kv")
+    hard = cancelling(query[0, :, 0], keys[0, 0])
+    hard_query = (hard[0] * _RAISED)[None, :, None]
+    hard_keys = hard[1].expand(shape.kv_heads, -1, -1)[None].contiguous()
+    for end in _TRIED:
+        seen = keys[:, :, :end], values[:, :, :end]
+        kinds = [(query, *seen), (hard_query, hard_keys[:, :, :end], seen[1])]
+        if end > 1:
+            weights = query.new_empty(1, end), query.new_empty(shape.head_dim, end)
+            summed = cancelling(*weights)[1].t().expand(1, shape.kv_heads, -1, -1).contiguous()
+            kinds.append((torch.zeros_like(query), seen[0], summed))
+        for given in kinds:
+            wanted = torch.ops.aten.scaled_dot_product_attention(
+                *given, None, 0.0, False, scale=scale, enable_gqa=shape.shared > 1
+            )
+            result = torch.empty_like(wanted)
+            found.attend(*given, result)
+            if not torch.equal(result, wanted):
+                return False
+    return True
+
+
+@cache
+def _is_known() -> bool:
+    """Say whether torch attends as it is written down here, as far as no trial can tell.
+
+    Other sums of the weights would show in one of some 300,000 results.
+    """
+    capability = torch.backends.cpu.get_cpu_capability()
+    if not torch.__version__.startswith(_KNOWN_TORCH) or capability != "AVX512":
+        return False
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    with suppress(OSError):
+        features = _CPU_INFO.read_text(encoding="utf-8", errors="replace").split()
+        return not set(FEATURES).difference(features)
+    return False
