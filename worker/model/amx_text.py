@@ -17,12 +17,16 @@ from worker.model.amx_rows import by_row, paired, square
 OUTPUTS, INPUTS = 16, 32
 # Tiles of outputs that go through the inputs together.
 _TOGETHER = 2
+# Steps of inputs that the weights are asked for before they are needed; where others use the
+# memory of a shared machine too, reading is up to a fifth faster for it.
+_AHEAD = 2
 # Of the processor, by Linux's names; LLVM's have "-".
 FEATURES = ("amx_tile", "amx_bf16", "avx512f", "avx512bw", "avx512vl")
 
 _GIVEN = "ptr %w, ptr %x, ptr %y, i64 %from, i64 %to"
 
 _DECLARED = """
+declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)
 declare void @llvm.x86.ldtilecfg(ptr)
 declare void @llvm.x86.tilerelease()
 declare void @llvm.x86.tilezero(i8 immarg)
@@ -104,10 +108,12 @@ def _share(shape: ProductShape) -> str:
             f"  call void @llvm.x86.tilezero(i8 {i})",
             f"  %rows{i} = getelementptr i8, ptr %weights, i64 {i * OUTPUTS * stride}",
         ]
+    steps = shape.inputs // INPUTS
     lines += [
         "  br label %step",
         "step:",
         "  %k = phi i64 [0, %block_begin], [%k_next, %step]",
+        *_asked_for(stride, steps),
         f"  %k_bytes = mul i64 %k, {2 * INPUTS}",
         f"  %x_bytes = mul i64 %k, {2 * INPUTS * shape.rows}",
         "  %x_here = getelementptr i8, ptr %x, i64 %x_bytes",
@@ -151,6 +157,25 @@ def _share(shape: ProductShape) -> str:
         "}",
     ]
     return "\n".join(lines)
+
+
+def _asked_for(stride: int, steps: int) -> list[str]:
+    """Write how weights are asked for that a later step takes, maybe one of the next block."""
+    block_steps = stride * OUTPUTS * _TOGETHER // (2 * INPUTS)
+    lines = [
+        f"  %soon = add i64 %k, {min(_AHEAD, steps - 1)}",
+        f"  %is_over = icmp sge i64 %soon, {steps}",
+        f"  %beyond = add i64 %soon, {block_steps - steps}",
+        "  %ahead = select i1 %is_over, i64 %beyond, i64 %soon",
+        f"  %ahead_bytes = mul i64 %ahead, {2 * INPUTS}",
+        "  %ahead_at = getelementptr i8, ptr %weights, i64 %ahead_bytes",
+    ]
+    for row in range(OUTPUTS * _TOGETHER):
+        lines += [
+            f"  %line{row} = getelementptr i8, ptr %ahead_at, i64 {row * stride}",
+            f"  call void @llvm.prefetch.p0(ptr %line{row}, i32 0, i32 3, i32 1)",
+        ]
+    return lines
 
 
 def _rounded(v: str) -> list[str]:

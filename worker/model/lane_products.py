@@ -15,6 +15,7 @@ from worker.model.lane_text import (
     SUM_AT,
     TILES,
     TOTAL_AT,
+    VECTOR_BYTES,
     Body,
     F,
     Form,
@@ -25,6 +26,8 @@ from worker.model.lane_weights import levels
 # Rows that share what is unpacked, and side by side with how many tiles of 16 outputs: as many
 # sums as keep a processor busy and fit its registers.
 SHAPES = ((4, 2), (2, 2), (1, 4))
+# Groups of inputs that weights are asked for before they are needed; see `amx_text`.
+_AHEAD = 8
 Sums = tuple[str, str]
 Dot = Callable[[Body, str, str, int, Sums], Sums]
 
@@ -79,6 +82,10 @@ def rows(form: Form, dot: Dot, count: int, tiles: int) -> str:
     there = b.let(f"mul i64 %g, {RECORD_BYTES}")
     weights = [b.at(base, here) for base in bases]
     records = [b.at(base, there) for base in inputs]
+    for place in weights:
+        begin = form.group_bytes * _AHEAD
+        for offset in range(begin, begin + form.group_bytes, VECTOR_BYTES):
+            b.do(f"call void @llvm.prefetch.p0(ptr {b.at(place, offset)}, i32 0, i32 3, i32 1)")
     _group(b, form, dot, weights, records)
     b.do("%next = add i64 %g, 1")
     b.do("%done = icmp eq i64 %next, %groups")

@@ -28,6 +28,7 @@ I8, I16 = f"<{4 * LANES} x i8>", f"<{2 * LANES} x i16>"
 _NAN_HALF = 0x7FC0
 VNNI_DECLARATION = f"declare {I32} @llvm.x86.avx512.vpdpbusd.512({I32}, {I8}, {I8})"
 DECLARATIONS = f"""
+declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)
 declare {F} @llvm.fma.v{LANES}f32({F}, {F}, {F})
 declare i16 @llvm.vector.reduce.umax.v{GROUP}i16(<{GROUP} x i16>)
 declare i32 @llvm.vector.reduce.add.v{GROUP}i32(<{GROUP} x i32>)
