@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from worker.model.errors import UnsupportedModel
+from worker.model.kept_code import KeptCode
 from worker.model.lane_inputs import prepare
 from worker.model.lane_products import SHAPES, dot_any, dot_vnni, rows
 from worker.model.lane_shares import TEAM_SYMBOLS, shares
@@ -121,7 +122,8 @@ def _compiled(form: Form, features: Sequence[str] | None) -> Any:
     team = team_addresses()
     for name, address in team.items():
         llvm.add_symbol(name, address)
-    module = llvm.parse_assembly(_text(form, has.issuperset(_VNNI), bool(team)))
+    text = _text(form, has.issuperset(_VNNI), bool(team))
+    module = llvm.parse_assembly(text)
     module.verify()
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu="" if features is not None else llvm.get_host_cpu_name(),
@@ -132,12 +134,15 @@ def _compiled(form: Form, features: Sequence[str] | None) -> Any:
     )
     module.triple = llvm.get_process_triple()
     module.data_layout = str(machine.target_data)
-    # what is repeated is written out already
-    tuning = llvm.create_pipeline_tuning_options(speed_level=2)
-    tuning.loop_unrolling = tuning.loop_vectorization = tuning.slp_vectorization = False
-    passes = llvm.create_pass_builder(machine, tuning)
-    passes.getModulePassManager().run(module, passes)
+    kept = KeptCode([text, sorted(has), features is None])
+    if not kept.is_there:
+        # what is repeated is written out already
+        tuning = llvm.create_pipeline_tuning_options(speed_level=2)
+        tuning.loop_unrolling = tuning.loop_vectorization = tuning.slp_vectorization = False
+        passes = llvm.create_pass_builder(machine, tuning)
+        passes.getModulePassManager().run(module, passes)
     engine = llvm.create_mcjit_compiler(module, machine)
+    kept.attach(engine)
     engine.finalize_object()
     return engine
 

@@ -1,0 +1,72 @@
+"""Machine code that was compiled once is not compiled again, and does the same."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker.model import kept_code
+from worker.model.kept_code import KeptCode, keep_code_in
+from worker.model.native_ops import compiled
+from worker.remembered import NOTHING, Remembered
+
+TEXT = "define i64 @more(i64 %n) {\n  %m = add i64 %n, STEP\n  ret i64 %m\n}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    keep_code_in(Remembered(tmp_path))
+    yield tmp_path
+    keep_code_in(NOTHING)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The codes that were compiled."""
+    found: list[bytes] = []
+    keep = KeptCode._made
+
+    def watched(self: KeptCode, module: Any, code: bytes) -> None:
+        found.append(code)
+        keep(self, module, code)
+
+    monkeypatch.setattr(KeptCode, "_made", watched)
+    return found
+
+
+def more_than(number: int, step: int) -> int:
+    engine = compiled(TEXT.replace("STEP", str(step)), {})
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(engine.get_function_address("more"))
+    return int(function(number))
+
+
+def test_each_text_is_compiled_once(folder: Path, made: list[bytes]) -> None:
+    assert [more_than(1, 2), more_than(5, 2), more_than(1, 3), more_than(5, 3)] == [3, 7, 4, 8]
+    assert (len(made), len(list(folder.iterdir()))) == (2, 2)
+
+
+@pytest.mark.parametrize("harm", ["cut", "altered", "no code", "no text"])
+def test_what_is_not_whole_is_compiled_anew(harm: str, folder: Path, made: list[bytes]) -> None:
+    assert more_than(1, 2) == 3
+    (path,) = folder.iterdir()
+    text = path.read_text(encoding="utf-8")
+    if harm == "cut":
+        path.write_text(text[:-9], encoding="utf-8")
+    elif harm == "altered":
+        other = "B" if text[-9] == "A" else "A"
+        path.write_text(text[:-9] + other + text[-8:], encoding="utf-8")
+    else:
+        on = [kept_code.version("llvmlite"), [TEXT.replace("STEP", "2"), ""]]
+        answer = "no base64 !" if harm == "no code" else 7
+        Remembered(folder).put("machine-code", on, answer)
+    assert (more_than(1, 2), len(made)) == (3, 2)
+    assert (more_than(1, 2), len(made)) == (3, 2)
+
+
+def test_without_a_folder_nothing_is_kept(made: list[bytes]) -> None:
+    assert [more_than(1, 2), more_than(1, 2)] == [3, 3]
+    assert len(made) == 2
