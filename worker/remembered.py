@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 _SUFFIX = ".json"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # of each kind; the oldest go
 _MOST_ANSWERS = 256
 _MOST_BYTES = 32 << 20
@@ -39,13 +41,23 @@ class Remembered:
         """Return the same for answers that all depend on `always`."""
         return Remembered(self._folder, always)
 
-    def get(self, kind: str, depends: object) -> Any:
-        """Return the answer; None where there is none that can be used."""
+    def get(self, kind: str, depends: object, *, own: bool = False) -> Any:
+        """Return the answer; None where there is none that can be used.
+
+        Args:
+            kind: of the answer.
+            depends: what it depends on.
+            own: whether it must be of this user, and no other may have written it: a folder may be
+                shared by many.
+        """
         if self._folder is None:
             return None
         key = checksum([self._always, depends])
         try:
-            check, text = self._path(kind, key).read_text(encoding="utf-8").split("\n", 1)
+            with self._path(kind, key).open(encoding="utf-8") as file:
+                if own and not _is_own(os.fstat(file.fileno())):
+                    return None
+                check, text = file.read().split("\n", 1)
             return json.loads(text) if check == _check(kind, key, text) else None
         except (OSError, ValueError):
             return None  # As good as absent.
@@ -63,6 +75,7 @@ class Remembered:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 draft.write_text(f"{_check(kind, key, text)}\n{text}", encoding="utf-8")
+                draft.chmod(stat.S_IMODE(draft.stat().st_mode) & ~_OTHERS_WRITE)
                 draft.replace(path)
             finally:
                 draft.unlink(missing_ok=True)
@@ -77,6 +90,10 @@ def checksum(value: object) -> str:
     """Return the SHA-256 in hex of a value of JSON."""
     text = json.dumps(value, separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_own(found: os.stat_result) -> bool:
+    return found.st_uid == os.getuid() and not found.st_mode & _OTHERS_WRITE
 
 
 def _check(kind: str, key: str, text: str) -> str:

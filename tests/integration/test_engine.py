@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.support.tiny import (
+    Batch,
     load_stages,
     reference_logits,
     reference_model,
@@ -72,6 +73,24 @@ def test_stock_is_the_bits_of_plain_transformers(wide: Path) -> None:
     stages = load_stages(wide, (0, 1, 3), LoadOptions(engine="stock"))
     assert [stage.decode_step for stage in stages] == [None, None]
     assert same(wanted, split_logits(stages, single_prompt(160)))
+
+
+# Torch attends 512 positions at a time.
+@pytest.mark.parametrize("prompt_tokens", [6, 490, 1005])
+@pytest.mark.parametrize(
+    "heads", [{"num_attention_heads": 4, "num_key_value_heads": 2}, {"num_key_value_heads": 2}]
+)
+def test_steps_far_on_are_those_of_plain_transformers(
+    prompt_tokens: int, heads: dict[str, int], tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 128, "head_dim": 32, "max_position_embeddings": 2048, **heads}
+    folder = tiny_checkpoint(tmp_path / "m", "llama", **sizes)
+    generator = torch.Generator().manual_seed(9)
+    batch = Batch(torch.randint(3, 160, (1, prompt_tokens), generator=generator))
+    wanted = reference_logits(reference_model(folder), batch, 40)
+    stages = load_stages(folder, (0, 2, 6), LoadOptions())
+    assert all(stage.decode_step for stage in stages)
+    assert same(wanted, split_logits(stages, batch, 40))
 
 
 @pytest.mark.parametrize("model_type", SHORTENED)

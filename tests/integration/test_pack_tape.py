@@ -11,6 +11,8 @@ import torch
 
 from tests.support.tiny import load_stages, tiny_checkpoint
 from worker.model import amx_products, pack_tape
+from worker.model.attend_text import AttendShape
+from worker.model.attention import attention, is_known
 from worker.model.kv import StageCache
 from worker.model.load_options import Engine, LoadOptions
 from worker.model.pack_tape import PackTape
@@ -43,13 +45,13 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageRunner]:
 class Decoding:
     """Requests that are decoded together and, on caches of their own, alone."""
 
-    def __init__(self, runner: StageRunner) -> None:
+    def __init__(self, runner: StageRunner, start: int = START) -> None:
         self.runner, self.steps = runner, StepRunner(runner)
         self.packed = [runner.new_cache() for _ in range(COUNT)]
         self.alone = [runner.new_cache() for _ in range(COUNT)]
         self._generator = torch.Generator().manual_seed(2)
         for i in range(COUNT):
-            ids = self._ids(START + i)
+            ids = self._ids(start + i)
             for cache in (self.packed[i], self.alone[i]):
                 runner.forward(ids, cache)
 
@@ -168,6 +170,22 @@ def test_products_whose_weights_lie_together_are_one(
     ((before, after),) = counts
     if any(isinstance(module, TurnedLinear) for module in runner.loaded.model.modules()):
         assert after <= before - 4
+
+
+@pytest.mark.parametrize("start", [START, 500])
+def test_rows_are_attended_by_code_of_our_own_where_it_has_the_bits(
+    start: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = stage(tmp_path, "fast", num_attention_heads=4, max_position_embeddings=1024)
+    decoding, plans = Decoding(runner, start), []
+    planned = pack_tape.plan_of
+    monkeypatch.setattr(pack_tape, "plan_of", lambda *pair: [plans.append(1), planned(*pair)][1])
+    assert [decoding.step() for _ in range(70)] == [True] * 70
+    assert [tape.is_proved for tape in decoding.tapes] == [True]
+    shape = AttendShape(4, 1, 64, 0.125)
+    uses = is_known() and attention(shape) is not None
+    # proved once, then taken; of each layer and request
+    assert len(plans) == (67 * 2 * COUNT if uses else 0)
 
 
 def products(tape: Tape) -> int:

@@ -19,9 +19,9 @@ from worker.model.attend_text import FEATURES, AttendShape
 from worker.model.attention import (
     UNUSED_ROW,
     Attention,
-    attention_for,
     op_of_rows,
     plan_of,
+    shape_of,
 )
 from worker.model.native_ops import NoNativeOps
 
@@ -39,6 +39,13 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 def drawn(*sizes: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def attention_for(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
+) -> Attention | None:
+    shape = shape_of(query, keys, values, scale)
+    return None if shape is None else attention.attention(shape)
 
 
 def states(shape: tuple[int, int, int], seed: int = 0) -> tuple[torch.Tensor, ...]:
@@ -188,7 +195,7 @@ def test_other_forms_are_left_to_torch(given: list[torch.Tensor]) -> None:
 
 def clear() -> None:
     """Forget what was found out."""
-    for found in (attention._attention, attention._code, attention._is_known):
+    for found in (attention._attention, attention._code, attention.is_known):
         found.cache_clear()
 
 

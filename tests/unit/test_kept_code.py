@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,30 @@ def test_what_is_not_whole_is_compiled_anew(harm: str, folder: Path, made: list[
         answer = "no base64 !" if harm == "no code" else 7
         Remembered(folder).put("machine-code", on, answer)
     assert (more_than(1, 2), len(made)) == (3, 2)
+    assert (more_than(1, 2), len(made)) == (3, 2)
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+def test_code_that_others_may_have_written_is_not_run(
+    mode: int, folder: Path, made: list[bytes]
+) -> None:
+    before = os.umask(0)
+    try:
+        assert more_than(1, 2) == 3
+    finally:
+        os.umask(before)
+    (path,) = folder.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o644
+    path.chmod(mode)
+    assert (more_than(1, 2), len(made)) == (3, 2)
+    assert (more_than(1, 2), len(made)) == (3, 2)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_code_of_another_user_is_not_run(folder: Path, made: list[bytes]) -> None:
+    assert more_than(1, 2) == 3
+    (path,) = folder.iterdir()
+    os.chown(path, 65534, -1)
     assert (more_than(1, 2), len(made)) == (3, 2)
 
 

@@ -89,48 +89,52 @@ def are_whole(*stores: torch.Tensor) -> bool:
     return all((store.stride(2), store.stride(3)) == (store.shape[3], 1) for store in stores)
 
 
-def attention_for(
+def shape_of(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
-) -> Attention | None:
-    """Return what attends these, `[1, heads, rows, dim]`; None where torch has to do it."""
-    if not _fits(query, keys, values) or not _is_known():
+) -> AttendShape | None:
+    """Return the shape of an attention over these, `[1, heads, rows, dim]`; None: torch has to.
+
+    Nothing is compiled for that.
+    """
+    given = (query, keys, values)
+    if any(tensor.dim() != 4 for tensor in given) or not is_known():
         return None
-    heads, kv_heads, dim = query.shape[1], keys.shape[1], query.shape[3]
-    return _attention(heads, kv_heads, dim, scale, torch.get_num_threads())
+    heads, dim = query.shape[1], query.shape[3]
+    fits = (
+        dim % 32 == 0
+        and dim <= MOST_HEAD_DIM
+        and heads % keys.shape[1] == 0
+        and keys.shape == values.shape
+        and all(_is_plain(tensor, dim) for tensor in given)
+    )
+    scaled = 1 / math.sqrt(dim) if scale is None else scale
+    return AttendShape(heads, keys.shape[1], dim, scaled) if fits else None
+
+
+def _is_plain(tensor: torch.Tensor, dim: int) -> bool:
+    return (
+        tensor.shape[0] == 1
+        and tensor.shape[3] == dim
+        and tensor.stride(3) == 1
+        and tensor.dtype is torch.bfloat16
+        and tensor.device.type == "cpu"
+    )
+
+
+def attention(shape: AttendShape) -> Attention | None:
+    """Return what attends heads of a shape; None where it is not to be had with torch's bits."""
+    return _attention(shape, torch.get_num_threads())
 
 
 @cache
-def _attention(
-    heads: int, kv_heads: int, head_dim: int, scale: float | None, threads: int
-) -> Attention | None:
-    scaled = 1 / math.sqrt(head_dim) if scale is None else scale
-    shape = AttendShape(heads, kv_heads, head_dim, scaled)
+def _attention(shape: AttendShape, threads: int) -> Attention | None:
     # what a machine lacks: then torch does it
     with suppress(NoNativeOps, OSError, RuntimeError, AttributeError, ImportError):
         code = _code(shape, threads)
         addresses = (code.get_function_address(name) for name in ("attend_one", "attend_rows"))
         found = Attention(shape, *addresses)
-        return found if _is_exact(found, scale) else None
+        return found if _is_exact(found) else None
     return None
-
-
-def _fits(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> bool:
-    heads, dim = query.shape[1], query.shape[-1]
-    return (
-        dim % 32 == 0
-        and dim <= MOST_HEAD_DIM
-        and heads % keys.shape[1] == 0
-        and keys.shape == values.shape
-        and all(
-            t.dim() == 4
-            and t.shape[0] == 1
-            and t.shape[-1] == dim
-            and t.stride(-1) == 1
-            and t.dtype is torch.bfloat16
-            and t.device.type == "cpu"
-            for t in (query, keys, values)
-        )
-    )
 
 
 @cache  # torch may call it as long as the process lives
@@ -145,7 +149,7 @@ def _code(shape: AttendShape, threads: int) -> Any:
 
 
 @torch.inference_mode()
-def _is_exact(found: Attention, scale: float | None) -> bool:
+def _is_exact(found: Attention) -> bool:
     shape, most = found.shape, max(_TRIED)
     generator = torch.Generator().manual_seed(0)
 
@@ -166,7 +170,7 @@ def _is_exact(found: Attention, scale: float | None) -> bool:
             kinds.append((torch.zeros_like(query), seen[0], summed))
         for given in kinds:
             wanted = torch.ops.aten.scaled_dot_product_attention(
-                *given, None, 0.0, False, scale=scale, enable_gqa=shape.shared > 1
+                *given, None, 0.0, False, scale=shape.scale, enable_gqa=shape.shared > 1
             )
             result = torch.empty_like(wanted)
             found.attend(*given, result)
@@ -176,8 +180,8 @@ def _is_exact(found: Attention, scale: float | None) -> bool:
 
 
 @cache
-def _is_known() -> bool:
-    """Say whether torch attends as it is written down here, as far as no trial can tell.
+def is_known() -> bool:
+    """Say whether torch may attend as it is written down here, as far as no trial can tell.
 
     Other sums of the weights would show in one of some 300,000 results.
     """

@@ -1,4 +1,8 @@
-"""Remember machine code that was compiled at an earlier start, which takes a tenth of a second."""
+"""Remember machine code that was compiled at an earlier start, which takes a tenth of a second.
+
+A folder for fetched weights may be shared by many users: code is taken from files alone that this
+user has written and that no other may write.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ class KeptCode:
     def __init__(self, depends: object) -> None:
         self._remembered = _kept[0]
         self._on = [version("llvmlite"), depends]
-        kept = self._remembered.get(_KIND, self._on)
+        kept = self._remembered.get(_KIND, self._on, own=True)
         self._code: bytes | None = None
         if isinstance(kept, str):
             with suppress(binascii.Error):  # of another form: as good as absent

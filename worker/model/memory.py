@@ -9,6 +9,7 @@ from pathlib import Path
 
 from worker.model import internals
 from worker.model.amx_products import has_tiles
+from worker.model.attention import is_known
 from worker.model.dry_run import DryRun
 from worker.model.graph_memory import graph_bytes
 from worker.model.kept_runs import remembered_dry_run
@@ -213,10 +214,11 @@ def process_bytes(stage: StageSlice, quantization: str, folder: Path, *, compile
     """Return what becomes resident of libraries and tokenizer; `folder` may have the latter.
 
     The stages that serve text hold the tokenizer, which is loaded after the weights. `compiles`
-    says whether products of bfloat16 weights are compiled where the processor has tiles.
+    says whether products of bfloat16 weights, and attention, are compiled where the processor is
+    one of those that they are written for.
     """
     own_bytes, path = _PROCESS_BYTES[quantization], folder / "tokenizer.json"
-    if quantization == "bfloat16" and compiles and has_tiles():
+    if quantization == "bfloat16" and compiles and (has_tiles() or is_known()):
         own_bytes += _COMPILER_BYTES
     if not (stage.is_first or stage.is_last) or not path.is_file():
         return own_bytes

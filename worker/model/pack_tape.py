@@ -18,13 +18,15 @@ from torch.jit._fuser import optimized_execution
 from torch.utils._python_dispatch import _disable_current_modes
 
 from worker.model.amx_products import has_tiles
+from worker.model.attend_text import AttendShape
 from worker.model.attention import (
     UNUSED_ROW,
     Attention,
     are_whole,
-    attention_for,
+    attention,
     op_of_rows,
     plan_of,
+    shape_of,
 )
 from worker.model.pack_cache import Member
 from worker.model.tape import CannotReplay, Opaque, Tape, TapeRecorder, merged
@@ -235,12 +237,13 @@ class Recording:
     def __init__(self, recorder: TapeRecorder) -> None:
         self.recorder = recorder
         self.output: torch.Tensor | None = None
-        self._found: set[Attention | None] = set()
+        self._shapes: set[AttendShape | None] = set()
 
     @property
     def attention(self) -> Attention | None:
         """What attends in all layers; None where there is no such."""
-        return next(iter(self._found)) if len(self._found) == 1 else None
+        shape = next(iter(self._shapes)) if len(self._shapes) == 1 else None
+        return None if shape is None else attention(shape)
 
     def attended(self, args: Sequence[Any], output: torch.Tensor) -> None:
         """Write down an attention of all rows: query, key, value, scale, shared heads.
@@ -248,9 +251,9 @@ class Recording:
         Layers attend in the order of their caches.
         """
         query, key, value, scale, shares_heads = args
-        is_plain = shares_heads or query.shape[1] == key.shape[1]
-        with apart():
-            self._found.add(attention_for(query, key, value, scale) if is_plain else None)
+        shape = shape_of(query, key, value, scale)
+        shares = shape is not None and (shares_heads or shape.shared == 1)
+        self._shapes.add(shape if shares else None)
         self.recorder.opaque(ATTEND, args, output)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from worker.model.amx_products import AmxProduct
-from worker.model.attention import Attention, are_whole, attention_for, op_of_one
+from worker.model.attention import Attention, are_whole, attention, op_of_one, shape_of
 from worker.model.native_ops import native_op
 from worker.model.tape import Entry, Opaque, Ref
 from worker.model.tape_products import QuickProduct
@@ -93,8 +93,10 @@ class Writes:
             return None
         if not are_whole(keys, values):
             return None
-        shares = named["enable_gqa"] or query.shape[1] == keys.shape[1]
-        return attention_for(query, keys, values, named["scale"]) if shares else None
+        shape = shape_of(query, keys, values, named["scale"])
+        if shape is None or not (named["enable_gqa"] or shape.shared == 1):
+            return None
+        return attention(shape)
 
     def _is_by_number(self, entry: Entry, buffer: torch.Tensor) -> bool:
         """Say whether the second argument is a number that a tensor holds exactly as well.
