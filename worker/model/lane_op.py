@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from worker.model.lane_program import program
 from worker.model.lane_text import BLOCK, GROUP, INT4, INT8, LANES
+from worker.model.native_ops import Form, native_op
 
 # No more rows are ever packed of different requests or positions, so which way a row goes depends
 # on the op that brings it alone. From about here on the other one is faster anyway.
 MOST_STEP_ROWS = 16
 # What of a dequantized weight is there at a time: 1 MiB, half of a usual L2 cache.
 _CACHED_ELEMENTS = 1 << 19
+_FORMS: tuple[Form, ...] = ((0, "size", 0), (0, "size", 1))
 _LIBRARY = torch.library.Library("stageline", "DEF")
 _LIBRARY.define("rounded_linear(Tensor x, Tensor weight, Tensor scales, int outputs) -> Tensor")
 
@@ -49,6 +53,15 @@ def rounded_linear(
     return out.view(*x.shape[:-1], outputs)
 
 
+def op_of_step() -> Any:
+    """Return the op `(function, weight, scales, x, records, out, rows, threads)` for a few rows.
+
+    The function is the program's `step_address`; `x` and `out` `[rows, inputs]` and
+    `[rows, outputs]` are whole in memory, `records` has `records_bytes`.
+    """
+    return native_op(5, _FORMS, 2)
+
+
 def _many(rows: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     code = program(INT8 if len(scales) else INT4)
     count, inputs = rows.shape
@@ -64,3 +77,4 @@ def _many(rows: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> tor
 
 
 _LIBRARY.impl("rounded_linear", rounded_linear, "CPU")
+ROUNDED_LINEAR = torch.ops.stageline.rounded_linear.default

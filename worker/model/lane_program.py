@@ -37,6 +37,7 @@ class LaneProgram:
 
     Attributes:
         form: of the weights.
+        step_address: of what `lane_op.op_of_step` calls.
     """
 
     def __init__(self, form: Form, features: Sequence[str] | None = None) -> None:
@@ -49,6 +50,7 @@ class LaneProgram:
         self.form = form
         self._engine = _compiled(form, features)
         address = self._engine.get_function_address
+        self.step_address: int = address("step")
         self._run_steps, self._run_weights = (
             ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * count)(address(name))
             for name, count in (("run_steps", 10), ("run_weights", 6))
@@ -64,7 +66,7 @@ class LaneProgram:
         """
         count, inputs = x.shape
         blocks = len(weight) // TILES
-        records = torch.empty(count * inputs // GROUP * RECORD_BYTES, dtype=torch.uint8)
+        records = torch.empty(records_bytes(count, inputs), dtype=torch.uint8)
         y = torch.empty(count, blocks * BLOCK, dtype=torch.bfloat16)
         self._run_steps(
             weight.data_ptr(),
@@ -89,6 +91,11 @@ class LaneProgram:
         skipped = first // LANES * groups * self.form.group_bytes
         start = weight.data_ptr() + skipped
         self._run_weights(start, out.data_ptr(), groups, 2 * out.stride(0), blocks, threads)
+
+
+def records_bytes(rows: int, inputs: int) -> int:
+    """Return the bytes of what is kept of some rows while they are multiplied."""
+    return rows * inputs // GROUP * RECORD_BYTES
 
 
 @cache  # compiled once for all the layers of a process

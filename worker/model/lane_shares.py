@@ -41,8 +41,9 @@ _WEIGHTS = ("ptr w", "ptr out", "i64 groups", "i64 out_bytes")
 def shares(form: Form, *, has_team: bool) -> str:
     """Write what is called from outside, pointers and numbers alike of 64 bits.
 
-    `run_steps(w, scales, x, records, y, groups, rows, y_bytes, blocks, threads)` and
-    `run_weights(w, out, groups, out_bytes, blocks, threads)`.
+    `run_steps(w, scales, x, records, y, groups, rows, y_bytes, blocks, threads)`,
+    `run_weights(w, out, groups, out_bytes, blocks, threads)`, and `step(table)` with the addresses
+    of `w`, `scales`, `x`, `records` and `y`, the number of tiles and of groups, rows and threads.
     """
     declared = (
         "declare void @GOMP_parallel(ptr, ptr, i32, i32)\n"
@@ -51,7 +52,7 @@ def shares(form: Form, *, has_team: bool) -> str:
     )
     parts = [_PREPARE, declared * has_team, _steps(form), _weights(form)]
     parts += [_share(name, has_team) for name in ("steps", "weights")]
-    parts += [_run_steps(), _run_weights()]
+    parts += [_run_steps(), _run_weights(), _step()]
     return "\n".join(parts)
 
 
@@ -200,6 +201,23 @@ define void @run_steps(ptr %w, ptr %scales, ptr %x, ptr %records, ptr %y, i64 %g
   call void @prepare_rows(ptr %x, ptr %records, i64 %groups, i64 %rows)
 {_filled(*_STEP)}
   call void @share_steps(ptr %job, i64 %blocks, i64 %threads)
+  ret void
+}}
+"""
+
+
+def _step() -> str:
+    names = ("w", "scales", "x", "records", "y")
+    fields = _fields(
+        *(f"ptr {n}" for n in names), "i64 tiles", "i64 groups", "i64 rows", "i64 threads"
+    )
+    return f"""
+define void @step(ptr %job) {{
+{fields}
+  %blocks = sdiv i64 %tiles, {TILES}
+  %y_bytes = mul i64 %blocks, {_BLOCK_BYTES}
+  call void @run_steps(ptr %w, ptr %scales, ptr %x, ptr %records, ptr %y, i64 %groups, i64 %rows,
+                       i64 %y_bytes, i64 %blocks, i64 %threads)
   ret void
 }}
 """

@@ -9,6 +9,9 @@ import torch
 
 from worker.model.amx_products import AmxProduct
 from worker.model.attention import Attention, are_whole, attention, op_of_one, shape_of
+from worker.model.lane_op import MOST_STEP_ROWS, ROUNDED_LINEAR, op_of_step
+from worker.model.lane_program import program, records_bytes
+from worker.model.lane_text import INT4, INT8, LANES
 from worker.model.native_ops import native_op
 from worker.model.tape import Entry, Opaque, Ref
 from worker.model.tape_products import QuickProduct
@@ -39,6 +42,7 @@ class Writes:
         self._values, self._ref_to = values, ref_to
         self._writing: dict[Any, Any] = {}
         self._numbers: dict[tuple[float, int], Ref] = {}
+        self._records: dict[int, Ref] = {}
 
     def can_write(self, entry: Entry) -> bool:
         """Say whether there are such ops for `entry`."""
@@ -48,6 +52,8 @@ class Writes:
             return False
         if entry.op is _ATTENTION:
             return self._attention(entry) is not None
+        if entry.op is ROUNDED_LINEAR:
+            return self._is_step(entry)
         if entry.op not in self._writing:
             self._writing[entry.op] = _writing(entry.op)
         is_copy = entry.op.overloadpacket in _COPIES
@@ -63,6 +69,8 @@ class Writes:
             found = self._attention(entry)
             assert found is not None
             yield Entry(op_of_one(), (found.one, *taken.args[:3], out), {}, None)
+        elif entry.op is ROUNDED_LINEAR:
+            yield self._step(entry, taken, out)
         elif packet in _COPIES:
             yield _copy(out, taken.args[0])
         elif packet is _ATEN.cat:
@@ -97,6 +105,24 @@ class Writes:
         if shape is None or not (named["enable_gqa"] or shape.shared == 1):
             return None
         return attention(shape)
+
+    def _is_step(self, entry: Entry) -> bool:
+        """Say whether rounded weights, none of them to fill up, multiply a few rows."""
+        x, weight = (self._values[ref] for ref in entry.args[:2])
+        rows = x.numel() // x.shape[-1]
+        return x.is_contiguous() and rows <= MOST_STEP_ROWS and len(weight) * LANES == entry.args[3]
+
+    def _step(self, entry: Entry, taken: Entry, out: Ref) -> Entry:
+        x, _, scales = (self._values[ref] for ref in entry.args[:3])
+        inputs = x.shape[-1]
+        rows = x.numel() // inputs
+        size = records_bytes(rows, inputs)
+        if size not in self._records:
+            self._records[size] = self._ref_to(torch.empty(size, dtype=torch.uint8))
+        code = program(INT8 if len(scales) else INT4)
+        given, weight, by = taken.args[:3]
+        args = (weight, by, given, self._records[size], out, rows, torch.get_num_threads())
+        return Entry(op_of_step(), (code.step_address, *args), {}, None)
 
     def _is_by_number(self, entry: Entry, buffer: torch.Tensor) -> bool:
         """Say whether the second argument is a number that a tensor holds exactly as well.
