@@ -9,8 +9,12 @@ import torch
 from torch import nn
 
 from tests.support.rounded import Int4, Int8
+from worker.model.lane_op import ROUNDED_LINEAR, op_of_step
 from worker.model.lane_program import LaneProgram
 from worker.model.lane_text import INT4, INT8, Form
+from worker.model.tape import TapeRecorder
+from worker.model.tape_buffers import buffered_alike
+from worker.model.tape_script import compiled
 from worker.model.weight_only import Int4Linear, Int8Linear, WeightOnlyLinear
 
 AVX2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "avx", "avx2", "fma", "bmi", "bmi2")
@@ -73,3 +77,27 @@ def test_what_is_no_number_spoils_its_own_row_alone(kind: str) -> None:
     found = LaneProgram(form).step(x, layer.weight, layer.scales, 1)[:, :OUTPUTS]
     assert torch.equal(found[[1, 3]], wanted[[1, 3]])
     assert bool(found[[0, 2]].isnan().all())
+
+
+@pytest.mark.parametrize("count", [1, 4, 16])
+@pytest.mark.parametrize("outputs", [128, OUTPUTS])
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_a_tape_starts_them_without_python_where_no_output_is_filled_up(
+    kind: str, outputs: int, count: int
+) -> None:
+    _, _, layer = KINDS[kind]
+    linear = nn.Linear(INPUTS, outputs, bias=False, dtype=torch.bfloat16)
+    found = layer(outputs, INPUTS, None)
+    found.hold(*found.quantize(linear.weight.detach()))
+    x = rows(16)[:count, None]
+    recorder = TapeRecorder([x])
+    with recorder:
+        output = found(x) * 2
+    tape = buffered_alike(recorder.tape(output), [x])
+    names = [entry.op for entry in tape.entries]
+    assert (op_of_step() in names, ROUNDED_LINEAR in names) == (outputs == 128, outputs != 128)
+    other = rows(16)[16 - count :, None].contiguous()
+    run = compiled(tape, 1)
+    for given in (x, other, x):
+        assert torch.equal(run([given], list(tape.outside[1:]), 0), found(given) * 2)
