@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.support.tiny import load_stages, tiny_checkpoint
-from worker.model import amx_products, pack_tape
+from worker.model import amx_products, pack_attention, pack_tape
 from worker.model.attend_text import AttendShape
 from worker.model.attention import attention, is_known
 from worker.model.kv import StageCache
@@ -178,8 +178,10 @@ def test_rows_are_attended_by_code_of_our_own_where_it_has_the_bits(
 ) -> None:
     runner = stage(tmp_path, "fast", num_attention_heads=4, max_position_embeddings=1024)
     decoding, plans = Decoding(runner, start), []
-    planned = pack_tape.plan_of
-    monkeypatch.setattr(pack_tape, "plan_of", lambda *pair: [plans.append(1), planned(*pair)][1])
+    planned = pack_attention.plan_row
+    monkeypatch.setattr(
+        pack_attention, "plan_row", lambda *pair: [plans.append(1), planned(*pair)][1]
+    )
     assert [decoding.step() for _ in range(70)] == [True] * 70
     assert [tape.is_proved for tape in decoding.tapes] == [True]
     shape = AttendShape(4, 1, 64, 0.125)

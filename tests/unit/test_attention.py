@@ -20,7 +20,7 @@ from worker.model.attention import (
     UNUSED_ROW,
     Attention,
     op_of_rows,
-    plan_of,
+    plan_row,
     shape_of,
 )
 from worker.model.native_ops import NoNativeOps
@@ -162,7 +162,7 @@ def test_rows_of_a_pack_are_attended_each_with_its_own_request(
     owners, ends = (0, 0, 0, 1, 2), (40, 41, 42, 1, 600)
     stores = [[drawn(1, kv_heads, MOST + i, dim, seed=7 * i + k) for k in (0, 1)] for i in range(3)]
     wanted_stores = [[store.clone() for store in pair] for pair in stores]
-    used = [[*plan_of(*stores[i]), end] for i, end in zip(owners, ends, strict=True)]
+    used = [[*plan_row(*stores[i]), end] for i, end in zip(owners, ends, strict=True)]
     plan = torch.tensor([[UNUSED_ROW] * rows, [*used, UNUSED_ROW]])
     assert plan.shape == (layers, rows, len(UNUSED_ROW))
     out = torch.full((1, rows, heads, dim), 7.0, dtype=torch.bfloat16)

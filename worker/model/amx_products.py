@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from worker.model.amx_text import FEATURES, INPUTS, OUTPUTS, ProductShape, module_text
+from worker.model.amx_entries import module_text
+from worker.model.amx_text import FEATURES, INPUTS, OUTPUTS, ProductShape
 from worker.model.lane_program import team_addresses
 from worker.model.native_ops import NoNativeOps, compiled, native_op
 from worker.model.row_kernels import trials

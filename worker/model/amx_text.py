@@ -8,10 +8,9 @@ oneDNN's kernel reads it at 60 to 90 % of the speed of this one, and takes longe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from worker.model.amx_rows import by_row, paired, square
+from worker.model.amx_rows import by_row, square
 
 # What one tile holds.
 OUTPUTS, INPUTS = 16, 32
@@ -23,9 +22,9 @@ _AHEAD = 2
 # Of the processor, by Linux's names; LLVM's have "-".
 FEATURES = ("amx_tile", "amx_bf16", "avx512f", "avx512bw", "avx512vl")
 
-_GIVEN = "ptr %w, ptr %x, ptr %y, i64 %from, i64 %to"
+GIVEN = "ptr %w, ptr %x, ptr %y, i64 %from, i64 %to"
 
-_DECLARED = """
+DECLARED = """
 declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)
 declare void @llvm.x86.ldtilecfg(ptr)
 declare void @llvm.x86.tilerelease()
@@ -33,11 +32,6 @@ declare void @llvm.x86.tilezero(i8 immarg)
 declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
 declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
-"""
-_TEAM = """
-declare void @GOMP_parallel(ptr, ptr, i32, i32)
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
 """
 
 
@@ -50,31 +44,17 @@ class ProductShape:
     rows: int
 
     @property
+    def blocks(self) -> int:
+        """How many pieces it may be divided into."""
+        return self.outputs // (OUTPUTS * _TOGETHER)
+
+    @property
     def name(self) -> str:
         """Of its function."""
         return f"product_{self.outputs}_{self.inputs}_{self.rows}"
 
 
-def module_text(shapes: Sequence[ProductShape], threads: int) -> str:
-    """Return a function `(table)` for each shape, which divides the outputs among threads.
-
-    The table holds the addresses of the weight `[outputs, inputs]`, of the rows `[rows, inputs]`
-    and of the result `[rows, outputs]`.
-    """
-    parts = [_DECLARED, _TEAM * (threads > 1)]
-    parts += [_configuration(rows) for rows in sorted({shape.rows for shape in shapes})]
-    for shape in shapes:
-        parts += [_share(shape), _whole(shape, threads)]
-        if shape.rows > 1:
-            parts.append(paired(_pairing(shape), shape.rows, shape.inputs))
-    return "\n".join(parts)
-
-
-def _pairing(shape: ProductShape) -> str:
-    return f"pair_{shape.name}"
-
-
-def _configuration(rows: int) -> str:
+def configuration(rows: int) -> str:
     """Write the forms of the tiles: 0 to 3 sums, 4 the rows, 5 to 7 weights."""
     text = bytearray(64)
     text[0] = 1
@@ -86,11 +66,11 @@ def _configuration(rows: int) -> str:
     return f"@tiles_{rows} = private constant [64 x i8] [{numbers}], align 64"
 
 
-def _share(shape: ProductShape) -> str:
+def share(shape: ProductShape) -> str:
     """Write the products of some blocks of outputs."""
     stride, blocks, width = 2 * shape.inputs, range(_TOGETHER), 4 * shape.rows
     lines = [
-        f"define internal void @share_{shape.name}({_GIVEN}) {{",
+        f"define internal void @share_{shape.name}({GIVEN}) {{",
         "begin:",
         f"  %sums = alloca [{OUTPUTS * _TOGETHER * shape.rows} x float], align 64",
         f"  call void @llvm.x86.ldtilecfg(ptr @tiles_{shape.rows})",
@@ -193,55 +173,3 @@ def _rounded(v: str) -> list[str]:
         f"  {v}_right = select <16 x i1> {v}_none, {kind} {v}_quiet, {kind} {v}_top",
         f"  {v}_short = trunc {kind} {v}_right to <16 x i16>",
     ]
-
-
-def _whole(shape: ProductShape, threads: int) -> str:
-    name, blocks = shape.name, shape.outputs // (OUTPUTS * _TOGETHER)
-    lines = [f"define void @{name}(ptr %given) {{", *_read("given")]
-    if shape.rows > 1:
-        lines += [
-            f"  %pairs = alloca [{shape.rows * shape.inputs} x i16], align 64",
-            f"  call void @{_pairing(shape)}(ptr %x, ptr %pairs)",
-        ]
-    rows = "%pairs" if shape.rows > 1 else "%x"
-    if threads == 1:
-        share = f"ptr %w, ptr {rows}, ptr %y, i64 0, i64 {blocks}"
-        lines += [f"  call void @share_{name}({share})", "  ret void", "}"]
-        return "\n".join(lines)
-    lines.append("  %table = alloca [3 x ptr]")
-    for i, value in enumerate(("%w", rows, "%y")):
-        lines += [
-            f"  %place{i} = getelementptr ptr, ptr %table, i64 {i}",
-            f"  store ptr {value}, ptr %place{i}",
-        ]
-    lines += [
-        f"  call void @GOMP_parallel(ptr @team_{name}, ptr %table, i32 {threads}, i32 0)",
-        "  ret void",
-        "}",
-        f"define internal void @team_{name}(ptr %table) {{",
-        *_read("table"),
-        "  %own32 = call i32 @omp_get_thread_num()",
-        "  %all32 = call i32 @omp_get_num_threads()",
-        "  %own = sext i32 %own32 to i64",
-        "  %all = sext i32 %all32 to i64",
-        "  %after = add i64 %own, 1",
-        f"  %b = mul i64 %own, {blocks}",
-        f"  %e = mul i64 %after, {blocks}",
-        "  %from = sdiv i64 %b, %all",
-        "  %to = sdiv i64 %e, %all",
-        f"  call void @share_{name}({_GIVEN})",
-        "  ret void",
-        "}",
-    ]
-    return "\n".join(lines)
-
-
-def _read(table: str) -> list[str]:
-    """Read the addresses in a table."""
-    lines = []
-    for i, what in enumerate("wxy"):
-        lines += [
-            f"  %{what}_at = getelementptr ptr, ptr %{table}, i64 {i}",
-            f"  %{what} = load ptr, ptr %{what}_at",
-        ]
-    return lines

@@ -76,8 +76,8 @@ def op_of_rows() -> Any:
     return native_op(5, _ROWS, 1)
 
 
-def plan_of(keys: torch.Tensor, values: torch.Tensor) -> list[int]:
-    """Return what a plan says of the stores of a request in one layer."""
+def plan_row(keys: torch.Tensor, values: torch.Tensor) -> list[int]:
+    """Return what a plan says of the stores of a request in one layer, but for its positions."""
     return [keys.data_ptr(), values.data_ptr(), 2 * keys.stride(1), 2 * values.stride(1)]
 
 

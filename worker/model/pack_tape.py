@@ -19,78 +19,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from worker.model.amx_products import has_tiles
 from worker.model.attend_text import AttendShape
-from worker.model.attention import (
-    UNUSED_ROW,
-    Attention,
-    are_whole,
-    attention,
-    op_of_rows,
-    plan_of,
-    shape_of,
-)
+from worker.model.attention import Attention, attention, shape_of
+from worker.model.pack_attention import ATTEND, MORE, plan_of, source_of
 from worker.model.pack_cache import Member
-from worker.model.tape import CannotReplay, Opaque, Tape, TapeRecorder, merged
+from worker.model.tape import CannotReplay, Tape, TapeRecorder, merged
 from worker.model.tape_buffers import buffered_alike
 from worker.model.tape_fuse import fused, without_twins
 from worker.model.tape_products import QuickProduct, with_quick_products
 from worker.model.tape_script import function_of, script
-
-
-def _attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *how: Any) -> Any:
-    return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
-
-
-ATTEND = Opaque("attend", _attended)
-# What a pack takes beside tensors that change and weights: keys and values of each layer and
-# request; of each row whose it is and how many positions it sees; how many requests there are; and
-# how many of the stores the layers before have had.
-# `plan` has the same for `attention.op_of_rows`, where that is what attends.
-_MORE = {
-    "stores": "List[Tensor]",
-    "owners": "List[int]",
-    "ends": "List[int]",
-    "members": "int",
-    "layer": "List[int]",
-    "plan": "Tensor",
-}
-_GIVEN = """
-def attend(query: Tensor, key: Tensor, value: Tensor, scale: Optional[float], shares_heads: bool,
-           stores: List[Tensor], owners: List[int], ends: List[int], members: int,
-           layer: List[int], plan: Tensor) -> Tensor:
-    now = layer[0]
-    layer[0] = now + 1
-"""
-_ATTEND = f"""{_GIVEN}
-    outputs = torch.jit.annotate(List[Tensor], [])
-    first = 2 * members * now
-    query_rows, key_rows, value_rows = query.split(1, 2), key.split(1, 2), value.split(1, 2)
-    for row in range(len(owners)):
-        keys = stores[first + owners[row]]
-        values = stores[first + members + owners[row]]
-        end = ends[row]
-        keys.narrow(2, end - 1, 1).copy_(key_rows[row])
-        values.narrow(2, end - 1, 1).copy_(value_rows[row])
-        outputs.append(torch.ops.aten.scaled_dot_product_attention(
-            query_rows[row], keys.narrow(2, 0, end), values.narrow(2, 0, end),
-            None, 0.0, False, scale=scale, enable_gqa=shares_heads))
-    unused = query.size(2) - len(owners)
-    if unused > 0:
-        shape = [query.size(0), query.size(1), unused, value.size(3)]
-        outputs.append(torch.zeros(shape, dtype=query.dtype, device=query.device))
-    return torch.cat(outputs, 2).transpose(1, 2).contiguous()
-"""
-
-
-def _attend_by(found: Attention) -> str:
-    """Return the source of an attention of all rows by code of our own."""
-    op = op_of_rows()
-    return f"""{_GIVEN}
-    out = torch.empty([1, query.size(2), query.size(1), query.size(3)],
-                      dtype=query.dtype, device=query.device)
-    torch.ops.{op.namespace}.{op.overloadpacket.__name__}(
-        {found.rows}, query, key, value, plan, out, now)
-    return out
-"""
 
 
 class PackTape:
@@ -173,8 +109,7 @@ class PackTape:
                 if isinstance(entry.op, QuickProduct)
             }
             with suppress(Exception):  # whatever torch makes of it, the model's code is there
-                attend = _ATTEND if found is None else _attend_by(found)
-                source = attend + script(tape, self._inputs, _MORE)
+                source = source_of(found) + script(tape, self._inputs, MORE)
                 self._run, self._functions = function_of(source, functions), functions
                 self._plans = found is not None
                 self._others = list(tape.outside[self._inputs :])
@@ -198,7 +133,9 @@ class PackTape:
         ]
         owners = [i for i, member in enumerate(members) for _ in range(member.count)]
         ends = [member.start + row + 1 for member in members for row in range(member.count)]
-        plan = self._planned(stores, owners, ends, len(members), len(inputs[0][0]))
+        plan = torch.empty(0, dtype=torch.int64)
+        if self._plans:
+            plan = plan_of(stores, owners, ends, len(members), len(inputs[0][0]))
         # what its optimizer finds is worth less than the half second that its first runs take
         with optimized_execution(False):
             output: torch.Tensor = self._run(
@@ -207,28 +144,6 @@ class PackTape:
         for member in members:
             member.cache.advance(member.count)
         return output
-
-    def _planned(
-        self,
-        stores: Sequence[torch.Tensor],
-        owners: Sequence[int],
-        ends: Sequence[int],
-        members: int,
-        rows: int,
-    ) -> torch.Tensor:
-        """Return where the keys and values of each layer and row are, where attention needs it."""
-        if not self._plans:
-            return torch.empty(0, dtype=torch.int64)
-        if not are_whole(*stores):
-            raise CannotReplay("keys or values that lie apart")
-        found = []
-        for first in range(0, len(stores), 2 * members):
-            of_members = [
-                plan_of(stores[first + i], stores[first + members + i]) for i in range(members)
-            ]
-            used = [[*of_members[i], end] for i, end in zip(owners, ends, strict=True)]
-            found.append([*used, *[UNUSED_ROW] * (rows - len(used))])
-        return torch.tensor(found, dtype=torch.int64)
 
 
 class Recording:
