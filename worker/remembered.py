@@ -93,7 +93,8 @@ def checksum(value: object) -> str:
 
 
 def _is_own(found: os.stat_result) -> bool:
-    return found.st_uid == os.getuid() and not found.st_mode & _OTHERS_WRITE
+    is_mine = hasattr(os, "getuid") and found.st_uid == os.getuid()
+    return is_mine and not found.st_mode & _OTHERS_WRITE
 
 
 def _check(kind: str, key: str, text: str) -> str:

@@ -22,6 +22,9 @@ from tests.support.tiny import (
     split_logits,
     tiny_checkpoint,
 )
+from worker.model import tape_writes
+from worker.model.attend_text import AttendShape
+from worker.model.attention import attention, is_known, op_of_one
 from worker.model.errors import CannotCrop
 from worker.model.load_options import LoadOptions
 from worker.model.run import StageRunner
@@ -77,19 +80,22 @@ def test_stock_is_the_bits_of_plain_transformers(wide: Path) -> None:
 
 # Torch attends 512 positions at a time.
 @pytest.mark.parametrize("prompt_tokens", [6, 490, 1005])
-@pytest.mark.parametrize(
-    "heads", [{"num_attention_heads": 4, "num_key_value_heads": 2}, {"num_key_value_heads": 2}]
-)
 def test_steps_far_on_are_those_of_plain_transformers(
-    prompt_tokens: int, heads: dict[str, int], tmp_path: Path
+    prompt_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = {"hidden_size": 128, "head_dim": 32, "max_position_embeddings": 2048, **heads}
-    folder = tiny_checkpoint(tmp_path / "m", "llama", **sizes)
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+    sizes = {"hidden_size": 128, "max_position_embeddings": 2048}
+    folder = tiny_checkpoint(tmp_path / "m", "llama", **heads, **sizes)
     generator = torch.Generator().manual_seed(9)
     batch = Batch(torch.randint(3, 160, (1, prompt_tokens), generator=generator))
     wanted = reference_logits(reference_model(folder), batch, 40)
+    used: list[int] = []
+    monkeypatch.setattr(tape_writes, "op_of_one", lambda: [used.append(1), op_of_one()][1])
     stages = load_stages(folder, (0, 2, 6), LoadOptions())
     assert all(stage.decode_step for stage in stages)
+    # by code of our own where it has the bits, in every layer
+    shape = AttendShape(4, 2, 32, 32**-0.5)
+    assert len(used) == (6 if is_known() and attention(shape) else 0)
     assert same(wanted, split_logits(stages, batch, 40))
 
 

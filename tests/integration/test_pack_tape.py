@@ -18,7 +18,7 @@ from worker.model.load_options import Engine, LoadOptions
 from worker.model.pack_tape import PackTape
 from worker.model.run import StageRunner
 from worker.model.steps import StepRunner, Steps
-from worker.model.tape import Tape
+from worker.model.tape import CannotReplay, Tape
 from worker.model.turned_linear import TurnedLinear
 
 COUNT, START = 3, 5
@@ -188,6 +188,27 @@ def test_rows_are_attended_by_code_of_our_own_where_it_has_the_bits(
     uses = is_known() and attention(shape) is not None
     # proved once, then taken; of each layer and request
     assert len(plans) == (67 * 2 * COUNT if uses else 0)
+
+
+def test_with_stock_kernels_torch_attends(runner: StageRunner) -> None:
+    decoding = Decoding(runner)
+    assert [decoding.step() for _ in range(8)] == [True] * 8
+    assert [(tape.is_proved, tape.attends) for tape in decoding.tapes] == [(True, False)]
+
+
+@pytest.mark.parametrize("what", ["room", "heads", "dtype", "apart"])
+def test_no_plan_is_made_for_stores_of_another_kind(what: str) -> None:
+    shape = AttendShape(4, 2, 64, 0.125)
+    keys, values = torch.zeros(2, 1, 2, 10, 64, dtype=torch.bfloat16)
+    assert pack_attention.plan_of(shape, [keys, values], [0], [10], 1, 4).shape == (1, 4, 5)
+    other = {
+        "room": values[:, :, :9],
+        "heads": values[:, :1],
+        "dtype": values.float(),
+        "apart": values.transpose(2, 3).contiguous().transpose(2, 3),
+    }[what]
+    with pytest.raises(CannotReplay, match="keys and values"):
+        pack_attention.plan_of(shape, [keys, other], [0], [10], 1, 4)
 
 
 def products(tape: Tape) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional
 from worker.model import amx_products
 from worker.model.amx_products import ROWS, AmxProduct, has_tiles
 from worker.model.native_ops import NoNativeOps, native_op
+from worker.model.tape import CannotReplay
 
 SHAPES = ((64, 576), (96, 1536), (576, 576), (2048, 2048), (96, 5632), (4096, 64))
 
@@ -40,9 +42,7 @@ def weight_of(outputs: int, inputs: int) -> torch.Tensor:
 
 def multiplied(product: AmxProduct, weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Return `[rows, outputs]`."""
-    result = torch.full((len(rows), len(weight)), 7.0, dtype=torch.bfloat16)
-    native_op(3)(product.address, weight, rows, result)
-    return result
+    return product.multiply(weight, rows)
 
 
 def torchs(weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -89,6 +89,34 @@ def test_what_is_no_number_or_too_large_stays_so(count: int) -> None:
         rows[-1, 5] = value
         product = multiplied(found[weight.shape], weight, rows)
         assert same_bits(product, torchs(weight, rows))
+
+
+def test_a_product_is_never_laid_over_other_numbers_of_columns() -> None:
+    weight = weight_of(128, 64)
+    for product in amx_products.amx_products([weight], 4).values():
+        assert product.form(weight, weight_of(4, 64).t()).shape == (128, 4)
+        for columns in (weight_of(2, 64).t(), weight_of(8, 64).t()):
+            with pytest.raises(CannotReplay, match="columns for a product of 4"):
+                product.form(weight, columns)
+
+
+@pytest.mark.parametrize("rows", [16, 1])
+def test_wide_products_need_no_more_stack_than_others(rows: int) -> None:
+    weight = weight_of(64, 16384)
+    found = amx_products.amx_products([weight], rows)
+    given, results = weight_of(rows, 16384), []
+
+    def multiply() -> None:
+        results.extend(multiplied(product, weight, given) for product in found.values())
+
+    before = threading.stack_size(128 << 10)
+    try:
+        thread = threading.Thread(target=multiply)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    assert [same_bits(result, torchs(weight, given)) for result in results] == [True] * len(found)
 
 
 @pytest.mark.parametrize("count", [3, 32])

@@ -17,8 +17,9 @@ declare i32 @omp_get_num_threads()
 def module_text(shapes: Sequence[ProductShape], threads: int) -> str:
     """Return a function `(table)` for each shape, which divides the outputs among threads.
 
-    The table holds the addresses of the weight `[outputs, inputs]`, of the rows `[rows, inputs]`
-    and of the result `[rows, outputs]`.
+    The table holds the addresses of the weight `[outputs, inputs]`, of the rows `[rows, inputs]`,
+    where there are several that of as much memory to put them in order, and of the result
+    `[rows, outputs]`.
     """
     parts = [DECLARED, _TEAM * (threads > 1)]
     parts += [configuration(rows) for rows in sorted({shape.rows for shape in shapes})]
@@ -35,13 +36,12 @@ def _pairing(shape: ProductShape) -> str:
 
 def _whole(shape: ProductShape, threads: int) -> str:
     name, blocks = shape.name, shape.blocks
-    lines = [f"define void @{name}(ptr %given) {{", *_read("given")]
-    if shape.rows > 1:
-        lines += [
-            f"  %pairs = alloca [{shape.rows * shape.inputs} x i16], align 64",
-            f"  call void @{_pairing(shape)}(ptr %x, ptr %pairs)",
-        ]
-    rows = "%pairs" if shape.rows > 1 else "%x"
+    several = shape.rows > 1
+    names = ("w", "x", "pairs", "y") if several else ("w", "x", "y")
+    lines = [f"define void @{name}(ptr %given) {{", *_read("given", names)]
+    if several:
+        lines.append(f"  call void @{_pairing(shape)}(ptr %x, ptr %pairs)")
+    rows = "%pairs" if several else "%x"
     if threads == 1:
         given = f"ptr %w, ptr {rows}, ptr %y, i64 0, i64 {blocks}"
         lines += [f"  call void @share_{name}({given})", "  ret void", "}"]
@@ -57,7 +57,7 @@ def _whole(shape: ProductShape, threads: int) -> str:
         "  ret void",
         "}",
         f"define internal void @team_{name}(ptr %table) {{",
-        *_read("table"),
+        *_read("table", ("w", "x", "y")),
         "  %own32 = call i32 @omp_get_thread_num()",
         "  %all32 = call i32 @omp_get_num_threads()",
         "  %own = sext i32 %own32 to i64",
@@ -74,10 +74,10 @@ def _whole(shape: ProductShape, threads: int) -> str:
     return "\n".join(lines)
 
 
-def _read(table: str) -> list[str]:
+def _read(table: str, names: Sequence[str]) -> list[str]:
     """Read the addresses in a table."""
     lines = []
-    for i, what in enumerate("wxy"):
+    for i, what in enumerate(names):
         lines += [
             f"  %{what}_at = getelementptr ptr, ptr %{table}, i64 {i}",
             f"  %{what} = load ptr, ptr %{what}_at",

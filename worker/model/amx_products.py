@@ -18,12 +18,11 @@ from worker.model.amx_text import FEATURES, INPUTS, OUTPUTS, ProductShape
 from worker.model.lane_program import team_addresses
 from worker.model.native_ops import NoNativeOps, compiled, native_op
 from worker.model.row_kernels import trials
+from worker.model.tape import CannotReplay
 
 # Larger ones were not measured.
 MOST_BYTES = 64 << 20
 _MOST_TRIED_BYTES = 16 << 20
-# Several rows are brought into another order on the stack of the thread.
-_MOST_STACK_BYTES = 1 << 20
 ROWS = (1, 2, 4, 8, 16)
 _CPU_INFO = Path("/proc/cpuinfo")
 # `arch_prctl` of Linux: a process asks once whether it may use the tiles.
@@ -35,7 +34,7 @@ class AmxProduct:
     """Stands in the place of the op `mm` for a weight and columns.
 
     Attributes:
-        address: of the function, which takes weight, rows and result.
+        address: of the function, see `op`.
         rows: how many there are.
         namespace: where the columns lie otherwise than the function needs, it is `mm` after all.
     """
@@ -51,8 +50,33 @@ class AmxProduct:
         """Say whether columns `[inputs, rows]` lie as the function needs: each whole in memory."""
         return columns.t().is_contiguous()
 
+    @property
+    def op(self) -> Any:
+        """The op `(address, weight, rows, result)`; of several rows with scratch before the result.
+
+        Rows and result are whole in memory, `[rows, inputs]` and `[rows, outputs]`.
+        """
+        return native_op(3 if self.rows == 1 else 4)
+
+    def scratch_bytes(self, weight: torch.Tensor) -> int:
+        """Return how much memory it needs beside; 0 is none at all."""
+        return 0 if self.rows == 1 else self.rows * weight.shape[1] * weight.element_size()
+
+    def multiply(self, weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Return `[rows, outputs]`."""
+        size, result = self.scratch_bytes(weight), rows.new_empty(len(rows), len(weight))
+        scratch = [torch.empty(size, dtype=torch.uint8)] if size else []
+        self.op(self.address, weight, rows, *scratch, result)
+        return result
+
     def form(self, weight: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Return zeros in the form of the result `[outputs, rows]`: each column whole in memory."""
+        """Return zeros in the form of the result `[outputs, rows]`: each column whole in memory.
+
+        Raises:
+            CannotReplay: there are more or fewer columns.
+        """
+        if columns.shape[1] != self.rows:
+            raise CannotReplay(f"{columns.shape[1]} columns for a product of {self.rows}")
         if self.rows > 1 and self.takes(columns):
             return columns.new_zeros(self.rows, len(weight)).t()
         return columns.new_zeros(len(weight), columns.shape[1])
@@ -94,7 +118,6 @@ def _fits(weight: torch.Tensor, rows: int) -> bool:
         and outputs % (2 * OUTPUTS) == 0
         and inputs % INPUTS == 0
         and rows in ROWS
-        and (rows == 1 or 2 * rows * inputs <= _MOST_STACK_BYTES)
     )
 
 
@@ -105,16 +128,14 @@ def _tried(shape: ProductShape) -> ProductShape:
 
 
 def _is_exact(product: AmxProduct, weight: torch.Tensor) -> bool:
-    op = native_op(3)
     like = weight.new_empty(product.rows, weight.shape[1])
     for rows, like_weight, _ in trials(like, weight, False):
-        result = rows.new_empty(len(rows), len(like_weight))
-        op(product.address, like_weight, rows, result)
+        result = product.multiply(like_weight, rows)
         if product.rows == 1:
             wanted = torch.mv(like_weight, rows[0])[None]
         else:
-            wanted = torch.mm(like_weight, rows.t()).t()
-        if not torch.equal(result, wanted):
+            wanted = torch.mm(like_weight, rows.t()).t().contiguous()
+        if not torch.equal(result.view(torch.int16), wanted.view(torch.int16)):
             return False
     return True
 

@@ -5,7 +5,7 @@ Both take a table of numbers of 64 bits, addresses and strides counted in number
 
 from __future__ import annotations
 
-from worker.model.attend_text import DECLARATIONS, AttendShape, group
+from worker.model.attend_text import DECLARATIONS, AttendShape, group, scratch_bytes
 from worker.model.attend_values import VECTOR_BYTES
 from worker.model.lane_text import Body
 
@@ -13,7 +13,7 @@ from worker.model.lane_text import Body
 # heads are apart in bytes, and how many positions it sees; none where it is not used.
 PLAN = ("k", "v", "k_bytes", "v_bytes", "end")
 # What threads share out.
-_JOB = ("q", "plan", "out", "q_head", "q_row")
+_JOB = ("q", "plan", "out", "q_head", "q_row", "scratch")
 _TEAM = """
 declare void @GOMP_parallel(ptr, ptr, i32, i32)
 declare i32 @omp_get_thread_num()
@@ -25,10 +25,11 @@ def module_text(shape: AttendShape, threads: int) -> str:
     """Return `attend_one(table)` and `attend_rows(table)`.
 
     The table of the first has the query `[1, heads, 1, dim]`, keys and values `[1, heads, end,
-    dim]`, the result, the strides of the heads of query, keys and values, and `end`. That of the
-    second has query, new keys and new values `[1, heads, rows, dim]`, the plan `[layers, rows,
-    5]`, the result `[1, rows, heads, dim]`, the strides of heads and rows of the first three, how
-    many rows there are, and the number of the layer. New keys and values are put in their places.
+    dim]`, `scratch_bytes` of scratch for each thread, the result, the strides of the heads of
+    query, keys and values, and `end`. That of the second has query, new keys and new values `[1,
+    heads, rows, dim]`, the plan `[layers, rows, 5]`, scratch, the result `[1, rows, heads, dim]`,
+    the strides of heads and rows of the first three, how many rows there are, and the number of
+    the layer. New keys and values are put in their places.
     """
     parts = [DECLARATIONS, _TEAM * (threads > 1), group(shape), _share(shape)]
     parts += [_shared(shape, threads), _one(shape), _rows(shape)]
@@ -48,13 +49,14 @@ def _pointer(b: Body, name: str, *offsets: str) -> str:
 
 
 def _share(shape: AttendShape) -> str:
-    """Write `share(job, from, to)`: some heads of keys of some rows, which are counted row by row.
+    """Write `share(job, from, to, thread)`: some heads of keys of some rows, counted row by row.
 
     Unused rows get zeros.
     """
     b = Body()
     b.do("entry:")
     _fields(b, "%job", _JOB)
+    own = _pointer(b, "scratch", b.let(f"mul i64 %thread, {scratch_bytes(shape)}"))
     b.do("br label %test")
     b.do("test: %i = phi i64 [%from, %entry], [%i_next, %next]")
     b.do("%some = icmp slt i64 %i, %to")
@@ -71,8 +73,8 @@ def _share(shape: AttendShape) -> str:
     b.do("attend:")
     query = _pointer(b, "q", b.let(f"mul i64 {row}, %q_row"), b.let(f"mul i64 {first}, %q_head"))
     keys, values = (_pointer(b, n, b.let(f"mul i64 {head}, %{n}_bytes")) for n in ("k", "v"))
-    given = f"ptr {query}, i64 %q_head, ptr {keys}, ptr {values}, i64 %end, ptr {out}"
-    b.do(f"call void @group({given})")
+    given = f"ptr {query}, i64 %q_head, ptr {keys}, ptr {values}, i64 %end"
+    b.do(f"call void @group({given}, ptr {out}, ptr {own})")
     b.do("br label %next")
     b.do("unused:")
     for offset in range(0, shape.shared * shape.row_bytes, VECTOR_BYTES):
@@ -82,7 +84,7 @@ def _share(shape: AttendShape) -> str:
     b.do("%i_next = add i64 %i, 1")
     b.do("br label %test")
     b.do("exit: ret void")
-    return b.function("share", "ptr %job, i64 %from, i64 %to")
+    return b.function("share", "ptr %job, i64 %from, i64 %to, i64 %thread")
 
 
 def _shared(shape: AttendShape, threads: int) -> str:
@@ -90,7 +92,7 @@ def _shared(shape: AttendShape, threads: int) -> str:
     if threads == 1:
         return """
 define void @shared(ptr %job, i64 %count) {
-  call void @share(ptr %job, i64 0, i64 %count)
+  call void @share(ptr %job, i64 0, i64 %count, i64 0)
   ret void
 }
 """
@@ -108,7 +110,7 @@ define internal void @team(ptr %both) {{
   %e = mul i64 %after, %count
   %from = sdiv i64 %b, %all
   %to = sdiv i64 %e, %all
-  call void @share(ptr %job, i64 %from, i64 %to)
+  call void @share(ptr %job, i64 %from, i64 %to, i64 %own)
   ret void
 }}
 define void @shared(ptr %job, i64 %count) {{
@@ -132,12 +134,12 @@ def _filled(b: Body, name: str, values: tuple[str, ...]) -> None:
 def _one(shape: AttendShape) -> str:
     b = Body()
     b.do("entry:")
-    names = ("q", "k", "v", "out", "q_stride", "k_stride", "v_stride", "end")
+    names = ("q", "k", "v", "scratch", "out", "q_stride", "k_stride", "v_stride", "end")
     _fields(b, "%table", names)
     strides = [b.let(f"mul i64 %{name}_stride, 2") for name in ("q", "k", "v")]
     _filled(b, "plan", ("%k", "%v", *strides[1:], "%end"))
     b.do("%plan_at = ptrtoint ptr %plan to i64")
-    _filled(b, "job", ("%q", "%plan_at", "%out", strides[0], "0"))
+    _filled(b, "job", ("%q", "%plan_at", "%out", strides[0], "0", "%scratch"))
     b.do(f"call void @shared(ptr %job, i64 {shape.kv_heads})")
     b.do("ret void")
     return b.function("attend_one", "ptr %table")
@@ -146,7 +148,7 @@ def _one(shape: AttendShape) -> str:
 def _rows(shape: AttendShape) -> str:
     b = Body()
     b.do("entry:")
-    given = ("q", "new_k", "new_v", "plans", "out")
+    given = ("q", "new_k", "new_v", "plans", "scratch", "out")
     strides = tuple(f"{name}_{what}s" for name in given[:3] for what in ("head", "row"))
     _fields(b, "%table", (*given, *strides, "count", "layer"))
     size = b.let(f"mul i64 %count, {8 * len(PLAN)}")
@@ -180,7 +182,7 @@ def _rows(shape: AttendShape) -> str:
     b.do("%i_next = add i64 %i, 1")
     b.do("br label %test")
     b.do("written:")
-    _filled(b, "job", ("%q", "%plan_at", "%out", q_head, q_row))
+    _filled(b, "job", ("%q", "%plan_at", "%out", q_head, q_row, "%scratch"))
     b.do("call void @shared(ptr %job, i64 %items)")
     b.do("ret void")
     return b.function("attend_rows", "ptr %table")

@@ -28,6 +28,8 @@ from worker.model.lane_text import I32, LANES, Body, F
 # Positions that torch takes at a time.
 BLOCK = 512
 MOST_HEAD_DIM = 256
+# The positions of a block, and as many again as are worked on at a time.
+_ROOM = BLOCK + LANES
 # Of the processor, by Linux's names.
 FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16")
 DECLARATIONS = f"""
@@ -70,21 +72,15 @@ class AttendShape:
 
 
 def group(shape: AttendShape) -> str:
-    """Write `group(q, q_bytes, k, v, end, out)`: what one head of keys does.
+    """Write `group(q, q_bytes, k, v, end, out, scratch)`: what one head of keys does.
 
     `q` has `shared` heads `q_bytes` apart; `k` and `v` are `[end, head_dim]`, `out` is
-    `[shared, head_dim]`.
+    `[shared, head_dim]`; there are `scratch_bytes` of scratch.
     """
     b = Body()
-    room = BLOCK + LANES
     b.do("entry:")
-    b.do(f"%scores = alloca [{shape.shared * room} x float], align 64")
-    b.do(f"%weights = alloca [{shape.shared * room} x i16], align 64")
-    b.do(f"%sums = alloca [{shape.shared * shape.head_dim} x float], align 64")
-    b.do(f"%most = alloca [{shape.shared} x float], align 64")
-    b.do(f"%total = alloca [{shape.shared} x float], align 64")
-    b.do(f"%k_tail = alloca [{LANES * shape.head_dim} x i16], align 64")
-    b.do(f"%v_tail = alloca [{OCTET * shape.head_dim} x i16], align 64")
+    for name, (begin, _) in _parts(shape).items():
+        b.do(f"%{name} = getelementptr i8, ptr %scratch, i64 {begin}")
     for head in range(shape.shared):
         b.do(f"store float {float_text(float('-inf'))}, ptr {b.at('%most', 4 * head)}")
         b.do(f"store float 0.0, ptr {b.at('%total', 4 * head)}")
@@ -100,9 +96,9 @@ def group(shape: AttendShape) -> str:
     b.do("%vb = getelementptr i8, ptr %v, i64 %skipped")
     _tail(b, shape, "k", LANES, "blocks")
     _tail(b, shape, "v", OCTET, "k_tailed")
-    _scores(b, shape, 4 * room)
-    weights(b, shape.shared, shape.head_dim, 4 * room, 2 * room)
-    values(b, shape.shared, shape.head_dim, 2 * room)
+    _scores(b, shape, 4 * _ROOM)
+    weights(b, shape.shared, shape.head_dim, 4 * _ROOM, 2 * _ROOM)
+    values(b, shape.shared, shape.head_dim, 2 * _ROOM)
     b.do("block_end:")
     b.do(f"%n_next = add i64 %n, {BLOCK}")
     b.do("%more_blocks = icmp slt i64 %n_next, %end")
@@ -124,7 +120,36 @@ def group(shape: AttendShape) -> str:
     b.do("br i1 %more_results, label %results, label %done")
     b.do("done:")
     b.do("ret void")
-    return b.function("group", "ptr %q, i64 %q_bytes, ptr %k, ptr %v, i64 %end, ptr %out")
+    given = "ptr %q, i64 %q_bytes, ptr %k, ptr %v, i64 %end, ptr %out, ptr %scratch"
+    return b.function("group", given)
+
+
+def scratch_bytes(shape: AttendShape) -> int:
+    """Return how much memory one thread needs beside."""
+    return sum(size for _, size in _parts(shape).values())
+
+
+def _parts(shape: AttendShape) -> dict[str, tuple[int, int]]:
+    """Name the parts of the scratch: where each begins, and how large it is.
+
+    It may be 200 KB, which is too much for the stack of a thread that a user made small.
+    """
+    heads, dim = shape.shared, shape.head_dim
+    sizes = {
+        "scores": 4 * heads * _ROOM,
+        "weights": 2 * heads * _ROOM,
+        "sums": 4 * heads * dim,
+        "most": 4 * heads,
+        "total": 4 * heads,
+        "k_tail": 2 * LANES * dim,
+        "v_tail": 2 * OCTET * dim,
+    }
+    found, begin = {}, 0
+    for name, size in sizes.items():
+        whole = -(-size // VECTOR_BYTES) * VECTOR_BYTES
+        found[name] = (begin, whole)
+        begin += whole
+    return found
 
 
 def _pairs(b: Body, address: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from worker.model.attend_entries import PLAN, module_text
-from worker.model.attend_text import BLOCK, FEATURES, MOST_HEAD_DIM, AttendShape
+from worker.model.attend_text import BLOCK, FEATURES, MOST_HEAD_DIM, AttendShape, scratch_bytes
 from worker.model.lane_program import team_addresses
 from worker.model.native_ops import Form, NoNativeOps, compiled, native_op
 from worker.model.row_kernels import cancelling
@@ -30,7 +30,12 @@ _ROWS: tuple[Form, ...] = (
     *((tensor, "stride", dim) for tensor in range(3) for dim in (1, 2)),
     (3, "size", 1),
 )
-_KNOWN_TORCH = "2.13."
+# Of the query's heads that one of the keys may have: the code grows with them.
+_MOST_SHARED = 32
+# Whose `FlashAttentionKernel.cpp`, and what its compiler makes of it, was written down:
+# `_mul_reduce_max_fusion_kernel` and `_exp_reduce_sum_fusion_kernel`, two sums of every second
+# vector, and `sum + factor * sum` rounded once.
+_KNOWN_TORCH, _KNOWN_COMMIT, _KNOWN_COMPILER = "2.13.0", "cf30153c4c13", "GCC 13."
 # Numbers of positions to try: the last of a set are done in other ways, and so is the next block.
 _TRIED = (*range(1, 20), 31, 33, 40, 63, 100, BLOCK - 1, BLOCK + 1, BLOCK + 25, 2 * BLOCK + 9)
 # Scores of the size of what is left of products that cancel each other.
@@ -45,35 +50,38 @@ class Attention:
         shape: of the heads.
         one: address of what attends one position.
         rows: address of what attends the rows of a pack.
+        scratch_bytes: of memory that either needs beside.
     """
 
     shape: AttendShape
     one: int
     rows: int
+    scratch_bytes: int
 
     def attend(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor
     ) -> None:
         """Attend one position: see `op_of_one`."""
-        op_of_one()(self.one, query, keys, values, out)
+        scratch = torch.empty(self.scratch_bytes, dtype=torch.uint8)
+        op_of_one()(self.one, query, keys, values, scratch, out)
 
 
 def op_of_one() -> Any:
-    """Return the op `(function, query, keys, values, out)`.
+    """Return the op `(function, query, keys, values, scratch, out)`.
 
     The query is `[1, heads, 1, dim]`, keys and values `[1, kv_heads, positions, dim]` with whole
     rows of heads in memory, the result as many numbers as the query, head by head.
     """
-    return native_op(4, _ONE)
+    return native_op(5, _ONE)
 
 
 def op_of_rows() -> Any:
-    """Return the op `(function, query, new keys, new values, plan, out, layer)`.
+    """Return the op `(function, query, new keys, new values, plan, scratch, out, layer)`.
 
     The first three are `[1, heads, rows, dim]`, the plan int64 `[layers, rows, 5]` as
     `attend_entries.PLAN` says, the result `[1, rows, heads, dim]`, whole in memory.
     """
-    return native_op(5, _ROWS, 1)
+    return native_op(6, _ROWS, 1)
 
 
 def plan_row(keys: torch.Tensor, values: torch.Tensor) -> list[int]:
@@ -100,10 +108,13 @@ def shape_of(
     if any(tensor.dim() != 4 for tensor in given) or not is_known():
         return None
     heads, dim = query.shape[1], query.shape[3]
+    if not heads or not keys.shape[1]:
+        return None
     fits = (
         dim % 32 == 0
         and dim <= MOST_HEAD_DIM
         and heads % keys.shape[1] == 0
+        and heads <= _MOST_SHARED * keys.shape[1]
         and keys.shape == values.shape
         and all(_is_plain(tensor, dim) for tensor in given)
     )
@@ -128,11 +139,10 @@ def attention(shape: AttendShape) -> Attention | None:
 
 @cache
 def _attention(shape: AttendShape, threads: int) -> Attention | None:
-    # what a machine lacks: then torch does it
-    with suppress(NoNativeOps, OSError, RuntimeError, AttributeError, ImportError):
+    with suppress(Exception):  # whatever a machine lacks: then torch does it
         code = _code(shape, threads)
-        addresses = (code.get_function_address(name) for name in ("attend_one", "attend_rows"))
-        found = Attention(shape, *addresses)
+        one, rows = map(code.get_function_address, ("attend_one", "attend_rows"))
+        found = Attention(shape, one, rows, threads * scratch_bytes(shape))
         return found if _is_exact(found) else None
     return None
 
@@ -157,16 +167,18 @@ def _is_exact(found: Attention) -> bool:
         return torch.randn(*sizes, generator=generator).bfloat16()
 
     query = random(1, shape.heads, 1, shape.head_dim)
-    keys, values = (random(1, shape.kv_heads, most, shape.head_dim) for _ in "kv")
-    hard = cancelling(query[0, :, 0], keys[0, 0])
+    hard = cancelling(query[0, :, 0], random(most, shape.head_dim))
     hard_query = (hard[0] * _RAISED)[None, :, None]
-    hard_keys = hard[1].expand(shape.kv_heads, -1, -1)[None].contiguous()
+    keys, values, hard_keys = (
+        states.expand(1, shape.kv_heads, -1, -1)
+        for states in (*random(2, most, shape.head_dim), hard[1])
+    )
     for end in _TRIED:
         seen = keys[:, :, :end], values[:, :, :end]
         kinds = [(query, *seen), (hard_query, hard_keys[:, :, :end], seen[1])]
         if end > 1:
             weights = query.new_empty(1, end), query.new_empty(shape.head_dim, end)
-            summed = cancelling(*weights)[1].t().expand(1, shape.kv_heads, -1, -1).contiguous()
+            summed = cancelling(*weights)[1].t().contiguous().expand(1, shape.kv_heads, -1, -1)
             kinds.append((torch.zeros_like(query), seen[0], summed))
         for given in kinds:
             wanted = torch.ops.aten.scaled_dot_product_attention(
@@ -174,19 +186,24 @@ def _is_exact(found: Attention) -> bool:
             )
             result = torch.empty_like(wanted)
             found.attend(*given, result)
-            if not torch.equal(result, wanted):
+            if not torch.equal(result.view(torch.int16), wanted.view(torch.int16)):
                 return False
     return True
 
 
 @cache
 def is_known() -> bool:
-    """Say whether torch may attend as it is written down here, as far as no trial can tell.
+    """Say whether torch attends as it is written down here, as far as no trial can tell.
 
     Other sums of the weights would show in one of some 300,000 results.
     """
-    capability = torch.backends.cpu.get_cpu_capability()
-    if not torch.__version__.startswith(_KNOWN_TORCH) or capability != "AVX512":
+    is_same = (
+        torch.__version__.split("+")[0] == _KNOWN_TORCH
+        and str(torch.version.git_version).startswith(_KNOWN_COMMIT)
+        and _KNOWN_COMPILER in torch.__config__.show()
+        and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    )
+    if not is_same:
         return False
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import struct
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
@@ -38,7 +39,8 @@ class KeptCode:
         self._code: bytes | None = None
         if isinstance(kept, str):
             with suppress(binascii.Error):  # of another form: as good as absent
-                self._code = base64.b64decode(kept, validate=True)
+                code = base64.b64decode(kept, validate=True)
+                self._code = code if _is_object(code) else None
 
     @property
     def is_there(self) -> bool:
@@ -53,4 +55,20 @@ class KeptCode:
         return self._code
 
     def _made(self, module: Any, code: bytes) -> None:
-        self._remembered.put(_KIND, self._on, base64.b64encode(code).decode())
+        if _is_object(code):
+            self._remembered.put(_KIND, self._on, base64.b64encode(code).decode())
+
+
+def _is_object(code: bytes) -> bool:
+    """Say whether it is a whole object of ELF with 64 bits, as LLVM ends the process for others.
+
+    Its header, 64 bytes, tells at 40 where the table of sections begins, at 58 how large an entry
+    is and how many there are (System V ABI, "Object Files").
+    """
+    if len(code) < 64 or code[:6] != b"\x7fELF\x02\x01":
+        return False
+    (begin,), (size, count) = (
+        struct.unpack_from("<Q", code, 40),
+        struct.unpack_from("<HH", code, 58),
+    )
+    return bool(begin + size * count <= len(code))

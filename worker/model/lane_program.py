@@ -130,10 +130,11 @@ def _compiled(form: Form, features: Sequence[str] | None) -> Any:
     for name, address in team.items():
         llvm.add_symbol(name, address)
     text = _text(form, has.issuperset(_VNNI), bool(team))
+    cpu = "" if features is not None else str(llvm.get_host_cpu_name())
     module = llvm.parse_assembly(text)
     module.verify()
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu="" if features is not None else llvm.get_host_cpu_name(),
+        cpu=cpu,
         # By its name alone a processor may be taken to have what its system keeps from processes.
         features=",".join([*(f"+{n}" for n in sorted(has)), *(f"-{n}" for n in sorted(lacking))]),
         opt=2,
@@ -141,7 +142,7 @@ def _compiled(form: Form, features: Sequence[str] | None) -> Any:
     )
     module.triple = llvm.get_process_triple()
     module.data_layout = str(machine.target_data)
-    kept = KeptCode([text, sorted(has), features is None])
+    kept = KeptCode([text, sorted(has), sorted(lacking), machine.triple, cpu])
     if not kept.is_there:
         # what is repeated is written out already
         tuning = llvm.create_pipeline_tuning_options(speed_level=2)

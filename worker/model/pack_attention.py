@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from worker.model.attend_text import AttendShape
 from worker.model.attention import UNUSED_ROW, Attention, are_whole, op_of_rows, plan_row
 from worker.model.tape import CannotReplay, Opaque
 
@@ -64,13 +65,15 @@ def source_of(found: Attention | None) -> str:
     return f"""{_GIVEN}
     out = torch.empty([1, query.size(2), query.size(1), query.size(3)],
                       dtype=query.dtype, device=query.device)
+    scratch = torch.empty([{found.scratch_bytes}], dtype=torch.uint8)
     torch.ops.{op.namespace}.{op.overloadpacket.__name__}(
-        {found.rows}, query, key, value, plan, out, now)
+        {found.rows}, query, key, value, plan, scratch, out, now)
     return out
 """
 
 
 def plan_of(
+    shape: AttendShape,
     stores: Sequence[torch.Tensor],
     owners: Sequence[int],
     ends: Sequence[int],
@@ -80,6 +83,7 @@ def plan_of(
     """Return where the keys and values of each layer and row are, int64 `[layers, rows, 5]`.
 
     Args:
+        shape: of what attends.
         stores: of each layer, keys of each member and then values.
         owners: of each row that is used, which member it is of.
         ends: of each row that is used, how many positions it sees.
@@ -87,13 +91,26 @@ def plan_of(
         rows: of the pack.
 
     Raises:
-        CannotReplay: positions of a head do not follow each other in memory.
+        CannotReplay: a store is of another kind, has less room, or does not lie in one piece.
     """
-    if not are_whole(*stores):
-        raise CannotReplay("keys or values that lie apart")
+    needed = [0] * members
+    for i, end in zip(owners, ends, strict=True):
+        needed[i] = max(needed[i], end)
     found = []
     for first in range(0, len(stores), 2 * members):
-        own = [plan_row(stores[first + i], stores[first + members + i]) for i in range(members)]
+        own = []
+        for i, positions in enumerate(needed):
+            pair = stores[first + i], stores[first + members + i]
+            if not all(_holds(store, shape, positions) for store in pair):
+                raise CannotReplay(f"keys and values {[list(store.shape) for store in pair]}")
+            own.append(plan_row(*pair))
         used = [[*own[i], end] for i, end in zip(owners, ends, strict=True)]
         found.append([*used, *[UNUSED_ROW] * (rows - len(used))])
     return torch.tensor(found, dtype=torch.int64)
+
+
+def _holds(store: torch.Tensor, shape: AttendShape, positions: int) -> bool:
+    """Say whether it is a store of such heads with room for so many positions: it is written to."""
+    batch, heads, room, dim = store.shape
+    is_of_shape = (batch, heads, dim) == (1, shape.kv_heads, shape.head_dim) and room >= positions
+    return is_of_shape and store.dtype is torch.bfloat16 and are_whole(store)

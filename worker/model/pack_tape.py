@@ -17,7 +17,7 @@ import torch
 from torch.jit._fuser import optimized_execution
 from torch.utils._python_dispatch import _disable_current_modes
 
-from worker.model.amx_products import has_tiles
+from worker.model.amx_products import AmxProduct, has_tiles
 from worker.model.attend_text import AttendShape
 from worker.model.attention import Attention, attention, shape_of
 from worker.model.pack_attention import ATTEND, MORE, plan_of, source_of
@@ -30,9 +30,14 @@ from worker.model.tape_script import function_of, script
 
 
 class PackTape:
-    """The short way of one kind of pack, as far as it is known."""
+    """The short way of one kind of pack, as far as it is known.
 
-    def __init__(self) -> None:
+    Args:
+        attends: whether rows may be attended by code of our own.
+    """
+
+    def __init__(self, *, attends: bool = True) -> None:
+        self._attends = attends
         self._first: Tape | None = None
         self._first_inputs: list[torch.Tensor] = []
         # What attends all rows in the shortened form; torch's loop where there is none.
@@ -44,8 +49,8 @@ class PackTape:
         self._run: Callable[..., torch.Tensor] | None = None
         # torch itself would not keep alive the functions that the short way calls
         self._functions: dict[str, Any] = {}
-        # Whether attention goes by a plan.
-        self._plans = False
+        # What attends by a plan in the form that is run.
+        self._planned: AttendShape | None = None
         self.is_refused = False
         self.is_proved = False
 
@@ -53,6 +58,11 @@ class PackTape:
     def is_written(self) -> bool:
         """Whether it can be run, proved or not."""
         return self._run is not None
+
+    @property
+    def attends(self) -> bool:
+        """Whether what is run attends by code of our own."""
+        return self._planned is not None
 
     def refuse(self) -> None:
         """Never take the short way."""
@@ -91,7 +101,7 @@ class PackTape:
         self._forms, self._inputs = [whole], len(inputs)
         with suppress(Exception):  # what a model's ops cannot do: as they were
             self._forms.append(shortened(whole, inputs, rows))
-            self._attention = recording.attention
+            self._attention = recording.attention if self._attends else None
         self._compile()
 
     def _compile(self) -> None:
@@ -111,7 +121,7 @@ class PackTape:
             with suppress(Exception):  # whatever torch makes of it, the model's code is there
                 source = source_of(found) + script(tape, self._inputs, MORE)
                 self._run, self._functions = function_of(source, functions), functions
-                self._plans = found is not None
+                self._planned = None if found is None else found.shape
                 self._others = list(tape.outside[self._inputs :])
                 return
         raise CannotReplay("no form of it can be compiled, or gives the same bits")
@@ -134,8 +144,8 @@ class PackTape:
         owners = [i for i, member in enumerate(members) for _ in range(member.count)]
         ends = [member.start + row + 1 for member in members for row in range(member.count)]
         plan = torch.empty(0, dtype=torch.int64)
-        if self._plans:
-            plan = plan_of(stores, owners, ends, len(members), len(inputs[0][0]))
+        if self._planned is not None:
+            plan = plan_of(self._planned, stores, owners, ends, len(members), len(inputs[0][0]))
         # what its optimizer finds is worth less than the half second that its first runs take
         with optimized_execution(False):
             output: torch.Tensor = self._run(
@@ -181,8 +191,10 @@ def apart() -> Iterator[None]:
 
 def shortened(tape: Tape, inputs: Sequence[torch.Tensor], rows: int) -> Tape:
     """Return a tape of fewer ops that allocates less; weights stay where they are."""
-    short = without_twins(tape, len(inputs))
+    whole = without_twins(tape, len(inputs))
+    short = with_quick_products(whole, len(inputs), rows) if has_tiles() else whole
     # products of our own start soon, and each gives rows that nobody has to put side by side
-    if not has_tiles():
-        short = fused(short, len(inputs), rows=rows, moves=False)
-    return buffered_alike(with_quick_products(short, len(inputs), rows), inputs)
+    if not any(isinstance(entry.op, AmxProduct) for entry in short.entries):
+        joined = fused(whole, len(inputs), rows=rows, moves=False)
+        short = with_quick_products(joined, len(inputs), rows)
+    return buffered_alike(short, inputs)

@@ -143,7 +143,9 @@ class Packs:
         """Return the short way, where there may be one for these pieces."""
         if not self._runner.takes_positions or not all(p.cache.only_grows for p in pieces):
             return None
-        tape = self._tapes.setdefault((kind.size, kind.want), PackTape())
+        tape = self._tapes.setdefault(
+            (kind.size, kind.want), PackTape(attends=self._runner.loaded.options.engine != "stock")
+        )
         return None if tape.is_refused else tape
 
     def _taped(

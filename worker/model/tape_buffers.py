@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from worker.model.amx_products import AmxProduct
-from worker.model.tape import CannotReplay, Entry, Later, Ref, Tape, refs_in
+from worker.model.tape import Entry, Later, Ref, Tape, refs_in
 from worker.model.tape_cut import moved, walked
 from worker.model.tape_fuse import Rewriting
 from worker.model.tape_writes import Writes
@@ -100,11 +99,10 @@ class _Buffering:
         may = entry.results is None and not entry.is_mutable and own not in self._moving
         if not may or self._roots[own] != own or not _is_dense(self._values[own]):
             return False
-        if isinstance(entry.op, AmxProduct) and entry.args[1] in self._moving:
-            if entry.op.rows > 1:
-                raise CannotReplay("rows that lie another way at each position")
-            return False
         if not self._writes.can_write(entry):
+            return False
+        # what was looked at holds for the forms of one position
+        if any(ref in self._moving for ref in self._writes.looked_at(entry)):
             return False
         taken = self._renewed_entry(entry)
         self._held[own] = self._buffer(self._values[own], self._last.get(own, number))

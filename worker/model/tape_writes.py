@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from worker.model.attention import Attention, are_whole, attention, op_of_one, s
 from worker.model.lane_op import MOST_STEP_ROWS, ROUNDED_LINEAR, op_of_step
 from worker.model.lane_program import program, records_bytes
 from worker.model.lane_text import INT4, INT8, LANES
-from worker.model.native_ops import native_op
 from worker.model.tape import Entry, Opaque, Ref
 from worker.model.tape_products import QuickProduct
 
@@ -42,7 +41,7 @@ class Writes:
         self._values, self._ref_to = values, ref_to
         self._writing: dict[Any, Any] = {}
         self._numbers: dict[tuple[float, int], Ref] = {}
-        self._records: dict[int, Ref] = {}
+        self._scratches: dict[int, Ref] = {}
 
     def can_write(self, entry: Entry) -> bool:
         """Say whether there are such ops for `entry`."""
@@ -59,16 +58,25 @@ class Writes:
         is_copy = entry.op.overloadpacket in _COPIES
         return is_copy or self._writing[entry.op] is not None
 
+    def looked_at(self, entry: Entry) -> Sequence[Ref]:
+        """Return what has to lie in the same way at each position for `can_write` to hold."""
+        if isinstance(entry.op, AmxProduct):
+            return entry.args[1:]
+        return entry.args[:1] if entry.op in (_ATTENTION, ROUNDED_LINEAR) else ()
+
     def of(self, entry: Entry, taken: Entry, buffer: torch.Tensor) -> Iterator[Entry]:
         """Give what does `entry`, whose arguments are those of `taken` by now, into `buffer`."""
         out = self._ref_to(buffer)
         packet = entry.op.overloadpacket
         if isinstance(entry.op, AmxProduct):
-            yield Entry(native_op(3), (entry.op.address, *taken.args, out), {}, None)
+            size = entry.op.scratch_bytes(self._values[entry.args[0]])
+            scratch = (self._scratch(size),) if size else ()
+            yield Entry(entry.op.op, (entry.op.address, *taken.args, *scratch, out), {}, None)
         elif entry.op is _ATTENTION:
             found = self._attention(entry)
             assert found is not None
-            yield Entry(op_of_one(), (found.one, *taken.args[:3], out), {}, None)
+            scratch = (self._scratch(found.scratch_bytes),)
+            yield Entry(op_of_one(), (found.one, *taken.args[:3], *scratch, out), {}, None)
         elif entry.op is ROUNDED_LINEAR:
             yield self._step(entry, taken, out)
         elif packet in _COPIES:
@@ -116,13 +124,17 @@ class Writes:
         x, _, scales = (self._values[ref] for ref in entry.args[:3])
         inputs = x.shape[-1]
         rows = x.numel() // inputs
-        size = records_bytes(rows, inputs)
-        if size not in self._records:
-            self._records[size] = self._ref_to(torch.empty(size, dtype=torch.uint8))
+        records = self._scratch(records_bytes(rows, inputs))
         code = program(INT8 if len(scales) else INT4)
         given, weight, by = taken.args[:3]
-        args = (weight, by, given, self._records[size], out, rows, torch.get_num_threads())
+        args = (weight, by, given, records, out, rows, torch.get_num_threads())
         return Entry(op_of_step(), (code.step_address, *args), {}, None)
+
+    def _scratch(self, size: int) -> Ref:
+        """Return memory of so many bytes, whose content no op takes over from another."""
+        if size not in self._scratches:
+            self._scratches[size] = self._ref_to(torch.empty(size, dtype=torch.uint8))
+        return self._scratches[size]
 
     def _is_by_number(self, entry: Entry, buffer: torch.Tensor) -> bool:
         """Say whether the second argument is a number that a tensor holds exactly as well.
