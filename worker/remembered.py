@@ -10,14 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 _SUFFIX = ".json"
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # of each kind; the oldest go
 _MOST_ANSWERS = 256
 _MOST_BYTES = 32 << 20
@@ -41,23 +39,13 @@ class Remembered:
         """Return the same for answers that all depend on `always`."""
         return Remembered(self._folder, always)
 
-    def get(self, kind: str, depends: object, *, own: bool = False) -> Any:
-        """Return the answer; None where there is none that can be used.
-
-        Args:
-            kind: of the answer.
-            depends: what it depends on.
-            own: whether it must be of this user, and no other may have written it: a folder may be
-                shared by many.
-        """
+    def get(self, kind: str, depends: object) -> Any:
+        """Return the answer; None where there is none that can be used."""
         if self._folder is None:
             return None
         key = checksum([self._always, depends])
         try:
-            with self._path(kind, key).open(encoding="utf-8") as file:
-                if own and not _is_own(os.fstat(file.fileno())):
-                    return None
-                check, text = file.read().split("\n", 1)
+            check, text = self._path(kind, key).read_text(encoding="utf-8").split("\n", 1)
             return json.loads(text) if check == _check(kind, key, text) else None
         except (OSError, ValueError):
             return None  # As good as absent.
@@ -75,7 +63,6 @@ class Remembered:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 draft.write_text(f"{_check(kind, key, text)}\n{text}", encoding="utf-8")
-                draft.chmod(stat.S_IMODE(draft.stat().st_mode) & ~_OTHERS_WRITE)
                 draft.replace(path)
             finally:
                 draft.unlink(missing_ok=True)
@@ -90,11 +77,6 @@ def checksum(value: object) -> str:
     """Return the SHA-256 in hex of a value of JSON."""
     text = json.dumps(value, separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _is_own(found: os.stat_result) -> bool:
-    is_mine = hasattr(os, "getuid") and found.st_uid == os.getuid()
-    return is_mine and not found.st_mode & _OTHERS_WRITE
 
 
 def _check(kind: str, key: str, text: str) -> str:

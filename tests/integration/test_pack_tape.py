@@ -133,8 +133,8 @@ def test_what_was_written_down_is_made_shorter(
     lengths: list[tuple[int, int]] = []
     shortened = pack_tape.shortened
 
-    def watched(tape: Tape, inputs: Any, rows: int) -> Tape:
-        found = shortened(tape, inputs, rows)
+    def watched(tape: Tape, inputs: Any, rows: int, **named: Any) -> Tape:
+        found = shortened(tape, inputs, rows, **named)
         lengths.append((len(tape.entries), len(found.entries)))
         return found
 
@@ -162,7 +162,6 @@ def test_products_whose_weights_lie_together_are_one(
 
     monkeypatch.setattr(pack_tape, "fused", watched)
     # Products on tiles stay apart.
-    monkeypatch.setattr(pack_tape, "has_tiles", lambda: False)
     monkeypatch.setattr(amx_products, "has_tiles", lambda: False)
     decoding = Decoding(runner)
     assert [decoding.step() for _ in range(8)] == [True] * 8

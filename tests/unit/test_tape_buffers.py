@@ -12,7 +12,7 @@ from worker.model.amx_products import amx_products
 from worker.model.tape import Tape, TapeRecorder, merged
 from worker.model.tape_buffers import buffered
 from worker.model.tape_fuse import without_twins
-from worker.model.tape_products import QuickProduct, with_quick_products
+from worker.model.tape_products import QuickProduct, with_own_products, with_quick_products
 from worker.model.tape_script import compiled
 
 Step = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
@@ -57,7 +57,8 @@ def shortened(step: Step) -> Tape:
             output = step(inputs[0], inputs[1], position)
         tapes.append(recorder.tape(output))
     tape = without_twins(merged(tapes[0], tapes[1], 2, (2, 5)), 2)
-    return buffered(with_quick_products(tape, 2), {at: given(at) for at in (2, 5)}, 1)
+    quick = with_quick_products(with_own_products(tape, 2), 2)
+    return buffered(quick, {at: given(at) for at in (2, 5)}, 1)
 
 
 def steps_one_after_the_other(step: Step, positions: tuple[int, ...]) -> list[torch.Tensor]:

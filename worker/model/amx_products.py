@@ -62,12 +62,11 @@ class AmxProduct:
         """Return how much memory it needs beside; 0 is none at all."""
         return 0 if self.rows == 1 else self.rows * weight.shape[1] * weight.element_size()
 
-    def multiply(self, weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return `[rows, outputs]`."""
-        size, result = self.scratch_bytes(weight), rows.new_empty(len(rows), len(weight))
+    def multiply(self, weight: torch.Tensor, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """Write `[rows, outputs]` to `out`."""
+        size = self.scratch_bytes(weight)
         scratch = [torch.empty(size, dtype=torch.uint8)] if size else []
-        self.op(self.address, weight, rows, *scratch, result)
-        return result
+        self.op(self.address, weight, rows, *scratch, out)
 
     def form(self, weight: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         """Return zeros in the form of the result `[outputs, rows]`: each column whole in memory.
@@ -130,7 +129,8 @@ def _tried(shape: ProductShape) -> ProductShape:
 def _is_exact(product: AmxProduct, weight: torch.Tensor) -> bool:
     like = weight.new_empty(product.rows, weight.shape[1])
     for rows, like_weight, _ in trials(like, weight, False):
-        result = product.multiply(like_weight, rows)
+        result = rows.new_full((len(rows), len(like_weight)), 7.0)
+        product.multiply(like_weight, rows, result)
         if product.rows == 1:
             wanted = torch.mv(like_weight, rows[0])[None]
         else:

@@ -132,7 +132,7 @@ def scratch_bytes(shape: AttendShape) -> int:
 def _parts(shape: AttendShape) -> dict[str, tuple[int, int]]:
     """Name the parts of the scratch: where each begins, and how large it is.
 
-    It may be 200 KB, which is too much for the stack of a thread that a user made small.
+    It may be 147 KB, which is too much for the stack of a thread that a user made small.
     """
     heads, dim = shape.shared, shape.head_dim
     sizes = {

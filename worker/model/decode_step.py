@@ -22,7 +22,7 @@ from worker.model.step_trial import WRITTEN_AT, StepTrial, Want
 from worker.model.tape import Tape, merged
 from worker.model.tape_buffers import buffered
 from worker.model.tape_fuse import fused, without_twins
-from worker.model.tape_products import with_quick_products
+from worker.model.tape_products import with_own_products, with_quick_products
 from worker.model.tape_script import Step, compiled
 from worker.remembered import NOTHING, Remembered
 
@@ -84,7 +84,7 @@ def _proved(runner: StageRunner, trial: StepTrial, tape: Tape) -> DecodeStep:
 
 def _quickened(runner: StageRunner, trial: StepTrial, tape: Tape) -> Tape:
     steps = {position: trial.inputs_at(position) for position in WRITTEN_AT}
-    quick = with_quick_products(tape, trial.inputs)
+    quick = with_quick_products(with_own_products(tape, trial.inputs), trial.inputs)
     return buffered(quick, steps, 1 + int(runner.needs_tokens))
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from worker.model.errors import UnsupportedModel
-from worker.model.kept_code import KeptCode
 from worker.model.lane_inputs import prepare
 from worker.model.lane_products import SHAPES, dot_any, dot_vnni, rows
 from worker.model.lane_shares import TEAM_SYMBOLS, shares
@@ -142,15 +141,12 @@ def _compiled(form: Form, features: Sequence[str] | None) -> Any:
     )
     module.triple = llvm.get_process_triple()
     module.data_layout = str(machine.target_data)
-    kept = KeptCode([text, sorted(has), sorted(lacking), machine.triple, cpu])
-    if not kept.is_there:
-        # what is repeated is written out already
-        tuning = llvm.create_pipeline_tuning_options(speed_level=2)
-        tuning.loop_unrolling = tuning.loop_vectorization = tuning.slp_vectorization = False
-        passes = llvm.create_pass_builder(machine, tuning)
-        passes.getModulePassManager().run(module, passes)
+    # what is repeated is written out already
+    tuning = llvm.create_pipeline_tuning_options(speed_level=2)
+    tuning.loop_unrolling = tuning.loop_vectorization = tuning.slp_vectorization = False
+    passes = llvm.create_pass_builder(machine, tuning)
+    passes.getModulePassManager().run(module, passes)
     engine = llvm.create_mcjit_compiler(module, machine)
-    kept.attach(engine)
     engine.finalize_object()
     return engine
 

@@ -16,8 +16,6 @@ from typing import Any, Literal
 
 import torch
 
-from worker.model.kept_code import KeptCode
-
 _NAMESPACE = "stageline_native"
 _ADDRESS, _ENDED = "aoti_torch_get_data_ptr", "aoti_torch_delete_tensor_object"
 _SIZE, _STRIDE = "aoti_torch_get_size", "aoti_torch_get_stride"
@@ -92,7 +90,6 @@ def compiled(text: str, symbols: dict[str, int], features: str = "") -> Any:
     module.triple = llvm.get_process_triple()
     module.data_layout = str(machine.target_data)
     engine = llvm.create_mcjit_compiler(module, machine)
-    KeptCode([text, features]).attach(engine)
     engine.finalize_object()
     return engine
 

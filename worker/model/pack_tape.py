@@ -17,7 +17,7 @@ import torch
 from torch.jit._fuser import optimized_execution
 from torch.utils._python_dispatch import _disable_current_modes
 
-from worker.model.amx_products import AmxProduct, has_tiles
+from worker.model.amx_products import AmxProduct
 from worker.model.attend_text import AttendShape
 from worker.model.attention import Attention, attention, shape_of
 from worker.model.pack_attention import ATTEND, MORE, plan_of, source_of
@@ -25,7 +25,7 @@ from worker.model.pack_cache import Member
 from worker.model.tape import CannotReplay, Tape, TapeRecorder, merged
 from worker.model.tape_buffers import buffered_alike
 from worker.model.tape_fuse import fused, without_twins
-from worker.model.tape_products import QuickProduct, with_quick_products
+from worker.model.tape_products import QuickProduct, with_own_products, with_quick_products
 from worker.model.tape_script import function_of, script
 
 
@@ -33,11 +33,11 @@ class PackTape:
     """The short way of one kind of pack, as far as it is known.
 
     Args:
-        attends: whether rows may be attended by code of our own.
+        own: whether products and attention may be code of our own.
     """
 
-    def __init__(self, *, attends: bool = True) -> None:
-        self._attends = attends
+    def __init__(self, *, own: bool = True) -> None:
+        self._own = own
         self._first: Tape | None = None
         self._first_inputs: list[torch.Tensor] = []
         # What attends all rows in the shortened form; torch's loop where there is none.
@@ -100,8 +100,8 @@ class PackTape:
         self._first, self._first_inputs = None, []
         self._forms, self._inputs = [whole], len(inputs)
         with suppress(Exception):  # what a model's ops cannot do: as they were
-            self._forms.append(shortened(whole, inputs, rows))
-            self._attention = recording.attention if self._attends else None
+            self._forms.append(shortened(whole, inputs, rows, own=self._own))
+            self._attention = recording.attention if self._own else None
         self._compile()
 
     def _compile(self) -> None:
@@ -189,12 +189,19 @@ def apart() -> Iterator[None]:
         yield
 
 
-def shortened(tape: Tape, inputs: Sequence[torch.Tensor], rows: int) -> Tape:
-    """Return a tape of fewer ops that allocates less; weights stay where they are."""
-    whole = without_twins(tape, len(inputs))
-    short = with_quick_products(whole, len(inputs), rows) if has_tiles() else whole
+def shortened(tape: Tape, inputs: Sequence[torch.Tensor], rows: int, *, own: bool = True) -> Tape:
+    """Return a tape of fewer ops that allocates less; weights stay where they are.
+
+    Args:
+        tape: of packs of so many rows.
+        inputs: of one of them.
+        rows: how many there are.
+        own: whether products may be code of our own.
+    """
+    short = without_twins(tape, len(inputs))
+    if own:
+        short = with_own_products(short, len(inputs), rows)
     # products of our own start soon, and each gives rows that nobody has to put side by side
     if not any(isinstance(entry.op, AmxProduct) for entry in short.entries):
-        joined = fused(whole, len(inputs), rows=rows, moves=False)
-        short = with_quick_products(joined, len(inputs), rows)
-    return buffered_alike(short, inputs)
+        short = fused(short, len(inputs), rows=rows, moves=False)
+    return buffered_alike(with_quick_products(short, len(inputs), rows), inputs)

@@ -144,7 +144,7 @@ class Packs:
         if not self._runner.takes_positions or not all(p.cache.only_grows for p in pieces):
             return None
         tape = self._tapes.setdefault(
-            (kind.size, kind.want), PackTape(attends=self._runner.loaded.options.engine != "stock")
+            (kind.size, kind.want), PackTape(own=self._runner.loaded.options.engine != "stock")
         )
         return None if tape.is_refused else tape
 

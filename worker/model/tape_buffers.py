@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from worker.model.tape import Entry, Later, Ref, Tape, refs_in
+from worker.model.amx_products import AmxProduct
+from worker.model.tape import CannotReplay, Entry, Later, Ref, Tape, refs_in
 from worker.model.tape_cut import moved, walked
 from worker.model.tape_fuse import Rewriting
 from worker.model.tape_writes import Writes
@@ -103,6 +104,8 @@ class _Buffering:
             return False
         # what was looked at holds for the forms of one position
         if any(ref in self._moving for ref in self._writes.looked_at(entry)):
+            if isinstance(entry.op, AmxProduct) and entry.op.rows > 1:  # its result lies otherwise
+                raise CannotReplay("rows that lie another way at each position")
             return False
         taken = self._renewed_entry(entry)
         self._held[own] = self._buffer(self._values[own], self._last.get(own, number))

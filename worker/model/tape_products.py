@@ -8,7 +8,7 @@ memory; it is compared with `mv` on numbers that cancel each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +48,26 @@ class QuickProduct:
         return product
 
 
+def with_own_products(tape: Tape, inputs: int, rows_of_many: int = 0) -> Tape:
+    """Return the tape with a product of our own in the place of each `mv` or `mm` that has one.
+
+    Args:
+        inputs: how many of the outside tensors change between steps.
+        rows_of_many: how many columns those have that an `mm` takes, each whole in memory.
+    """
+    weights = list(_weights(tape, inputs, MOST_BYTES))
+    of_rows = {
+        rows: amx_products([w for w, e in weights if (e.op is _MM) is (rows > 1)], rows)
+        for rows in {1, rows_of_many} - {0}
+    }
+
+    def product_of(weight: torch.Tensor, entry: Entry) -> AmxProduct | None:
+        rows = rows_of_many if entry.op is _MM else 1
+        return of_rows.get(rows, {}).get(weight.shape)
+
+    return _replaced(tape, inputs, MOST_BYTES, product_of)
+
+
 def with_quick_products(tape: Tape, inputs: int, rows_of_many: int = 0) -> Tape:
     """Return the tape with a quick product in the place of each `mv` or `mm` by a small weight.
 
@@ -57,26 +77,29 @@ def with_quick_products(tape: Tape, inputs: int, rows_of_many: int = 0) -> Tape:
         inputs: how many of the outside tensors change between steps.
         rows_of_many: how many columns those have that an `mm` takes, each whole in memory.
     """
-    weights = [_weight(tape, entry, inputs, MOST_BYTES) for entry in tape.entries]
-    counts = [rows_of_many if entry.op is _MM else 1 for entry in tape.entries]
-    ours = {
-        rows: amx_products(
-            [w for w, n in zip(weights, counts, strict=True) if w is not None and n == rows], rows
-        )
-        for rows in set(counts)
-    }
-    quick: dict[Any, QuickProduct | None] = {}
+    found: dict[tuple[torch.Size, int], QuickProduct | None] = {}
+
+    def product_of(weight: torch.Tensor, entry: Entry) -> QuickProduct | None:
+        key = (weight.shape, rows_of_many if entry.op is _MM else 1)
+        if key not in found:
+            found[key] = _quick_product(weight, key[1])
+        return found[key]
+
+    return _replaced(tape, inputs, _MOST_BYTES, product_of)
+
+
+def _replaced(
+    tape: Tape,
+    inputs: int,
+    most_bytes: int,
+    product_of: Callable[[torch.Tensor, Entry], AmxProduct | QuickProduct | None],
+) -> Tape:
+    """Put products in the place of those by a weight where there is one."""
     done = Rewriting()
-    for number, (old, weight, rows) in enumerate(zip(tape.entries, weights, counts, strict=True)):
+    for number, old in enumerate(tape.entries):
         entry = done.entry(old)
-        found: AmxProduct | QuickProduct | None = None
-        if weight is not None:
-            found = ours[rows].get(weight.shape)
-            if found is None and weight.nbytes <= _MOST_BYTES:
-                key = (weight.shape, rows)
-                if key not in quick:
-                    quick[key] = _quick_product(weight, rows)
-                found = quick[key]
+        weight = _weight(tape, entry, inputs, most_bytes)
+        found = None if weight is None else product_of(weight, entry)
         if weight is None or found is None:
             done.add(entry, number)
         elif entry.op is _MM:
@@ -87,6 +110,13 @@ def with_quick_products(tape: Tape, inputs: int, rows_of_many: int = 0) -> Tape:
             product = done.add(Entry(found, (fixed, column), {}, None))
             done.add(Entry(_VIEW, (product, [len(weight)]), {}, None), number)
     return Tape(done.entries, tape.outside, done.renewed(tape.output))
+
+
+def _weights(tape: Tape, inputs: int, most_bytes: int) -> Iterator[tuple[torch.Tensor, Entry]]:
+    for entry in tape.entries:
+        weight = _weight(tape, entry, inputs, most_bytes)
+        if weight is not None:
+            yield weight, entry
 
 
 _VIEW = torch.ops.aten.view.default

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from worker.model.attention import Attention, are_whole, attention, op_of_one, s
 from worker.model.lane_op import MOST_STEP_ROWS, ROUNDED_LINEAR, op_of_step
 from worker.model.lane_program import program, records_bytes
 from worker.model.lane_text import INT4, INT8, LANES
+from worker.model.native_ops import NoNativeOps
 from worker.model.tape import Entry, Opaque, Ref
 from worker.model.tape_products import QuickProduct
 
@@ -118,7 +120,13 @@ class Writes:
         """Say whether rounded weights, none of them to fill up, multiply a few rows."""
         x, weight = (self._values[ref] for ref in entry.args[:2])
         rows = x.numel() // x.shape[-1]
-        return x.is_contiguous() and rows <= MOST_STEP_ROWS and len(weight) * LANES == entry.args[3]
+        fits = rows <= MOST_STEP_ROWS and len(weight) * LANES == entry.args[3]
+        if not fits or not x.is_contiguous():
+            return False
+        with suppress(NoNativeOps):  # torch's own way to ops is there all the same
+            op_of_step()
+            return True
+        return False
 
     def _step(self, entry: Entry, taken: Entry, out: Ref) -> Entry:
         x, _, scales = (self._values[ref] for ref in entry.args[:3])

@@ -26,7 +26,6 @@ from worker.config import WorkerConfig
 from worker.failures import LoadFailed
 from worker.model.circumstances import here
 from worker.model.engine import engaged
-from worker.model.kept_code import keep_code_in
 from worker.model.load import load_prepared
 from worker.model.loaded import StageRequest
 from worker.model.text import TextCodec
@@ -86,7 +85,6 @@ class Opening:
     def run(self) -> tuple[StageIdentity, TransformersBackend]:
         """Take every step; what is not supported or does not fit is refused before fetching."""
         config, emit = self._config, self._emit
-        keep_code_in(self._remembered)
         planned = plan_stage(config, self._device, emit)
         self._took_ms["plan"] = planned.plan_ms
         memory = check_stage_memory(
