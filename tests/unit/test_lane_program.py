@@ -12,8 +12,8 @@ from tests.support.rounded import Int4, Int8
 from worker.model.lane_op import ROUNDED_LINEAR, op_of_step
 from worker.model.lane_program import LaneProgram
 from worker.model.lane_text import INT4, INT8, Form
-from worker.model.tape import TapeRecorder
-from worker.model.tape_buffers import buffered_alike
+from worker.model.tape import TapeRecorder, merged
+from worker.model.tape_buffers import buffered, buffered_alike
 from worker.model.tape_script import compiled
 from worker.model.weight_only import Int4Linear, Int8Linear, WeightOnlyLinear
 
@@ -101,3 +101,27 @@ def test_a_tape_starts_them_without_python_where_no_output_is_filled_up(
     run = compiled(tape, 1)
     for given in (x, other, x):
         assert torch.equal(run([given], list(tape.outside[1:]), 0), found(given) * 2)
+
+
+@torch.inference_mode()
+def test_rows_that_become_more_with_the_position_stay_torchs() -> None:
+    found = Int4Linear(128, INPUTS, None)
+    found.hold(*found.quantize(torch.randn(128, INPUTS).bfloat16()))
+    store = rows(16)[None]
+
+    def step(held: torch.Tensor, at: int) -> torch.Tensor:
+        return found(held[:, : at + 1]) * 2
+
+    tapes = []
+    for position in (2, 5):
+        recorder = TapeRecorder([store])
+        with recorder:
+            output = step(store, position)
+        tapes.append(recorder.tape(output))
+    tape = buffered(merged(tapes[0], tapes[1], 1, (2, 5)), {2: [store], 5: [store]}, 1)
+    assert [entry.op for entry in tape.entries if entry.op in (ROUNDED_LINEAR, op_of_step())] == [
+        ROUNDED_LINEAR
+    ]
+    run = compiled(tape, 1)
+    for at in (0, 7, 15):
+        assert torch.equal(run([store], list(tape.outside[1:]), at), step(store, at))
