@@ -89,7 +89,9 @@ def test_where_torch_has_its_kernels_so_have_we() -> None:
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
         and torch.backends.mkl.is_available()
     )
-    assert is_used() is (uses and features.issuperset(FEATURES))
+    may = uses and features.issuperset(FEATURES)
+    # elsewhere MKL may have other kernels, which the trial finds out
+    assert is_used() is may or (may and "GenuineIntel" not in features)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
