@@ -247,10 +247,11 @@ def test_where_something_lacks_torch_does_it(lacks: str, monkeypatch: pytest.Mon
     clear()
 
 
-@pytest.mark.parametrize("part", ["scores", "exponential", "sums"])
+@pytest.mark.parametrize("part", ["scores", "exponential", "sums", "values"])
 def test_an_attention_with_other_bits_is_not_used(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    was_used = is_used()
     clear()
     code = attention._code
     text = attention.module_text
@@ -264,7 +265,12 @@ def test_an_attention_with_other_bits_is_not_used(
             assert was in text(shape, threads)
             return text(shape, threads).replace(was, float_text(0.3036))
         lines = text(shape, threads).split("\n")
-        places = [i for i, line in enumerate(lines) if "fadd <16 x float>" in line]
+        first_of = "%new" if part == "values" else "%"
+        places = [
+            i
+            for i, line in enumerate(lines)
+            if "fadd <16 x float>" in line and line.startswith(first_of)
+        ]
         head, first = lines[places[0]].split(", ")[0].rsplit(" ", 1)
         lines[places[0]] = f"{head} {first}, {first}"
         return "\n".join(lines)
@@ -273,6 +279,13 @@ def test_an_attention_with_other_bits_is_not_used(
         monkeypatch.setattr(attention, "_code", scaled)
     else:
         monkeypatch.setattr(attention, "module_text", changed)
+    judged: list[bool] = []
+    is_exact = attention._is_exact
+    monkeypatch.setattr(
+        attention, "_is_exact", lambda found: [judged.append(is_exact(found)), judged[-1]][1]
+    )
     assert attention_for(*states((9, 3, 64)), None) is None
+    # it was compiled and found out, where there is such code at all
+    assert judged == ([False] if was_used else [])
     monkeypatch.undo()
     clear()

@@ -128,12 +128,10 @@ def _compiled(form: Form, features: Sequence[str] | None) -> Any:
     team = team_addresses()
     for name, address in team.items():
         llvm.add_symbol(name, address)
-    text = _text(form, has.issuperset(_VNNI), bool(team))
-    cpu = "" if features is not None else str(llvm.get_host_cpu_name())
-    module = llvm.parse_assembly(text)
+    module = llvm.parse_assembly(_text(form, has.issuperset(_VNNI), bool(team)))
     module.verify()
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=cpu,
+        cpu="" if features is not None else llvm.get_host_cpu_name(),
         # By its name alone a processor may be taken to have what its system keeps from processes.
         features=",".join([*(f"+{n}" for n in sorted(has)), *(f"-{n}" for n in sorted(lacking))]),
         opt=2,
