@@ -93,12 +93,17 @@ class Driven:
         """Stop the orchestrator and what it has started, as a laptop does; return what to thaw."""
         pid = child_of(self.process.pid)
         assert pid is not None, "the orchestrator has ended"
-        itself = psutil.Process(pid)
-        # nsenter would stop itself when it sees its child stopped, so it is the last to thaw.
-        frozen = [itself, *itself.children(recursive=True), psutil.Process(self.process.pid)]
+        itself, nsenter = psutil.Process(pid), psutil.Process(self.process.pid)
+        # nsenter would stop itself once more, for good, if it saw its child stopped: it is the
+        # first to freeze, and surely does before its child, and the last to thaw.
+        nsenter.suspend()
+        deadline_s = time.monotonic() + PATIENCE_S
+        while nsenter.status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < deadline_s, "nsenter does not stop"
+        frozen = [itself, *itself.children(recursive=True)]
         for process in frozen:
             process.suspend()
-        return frozen
+        return [*frozen, nsenter]
 
     def end(self) -> int:
         """End it in order and wait; return its exit code."""
