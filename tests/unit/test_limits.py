@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from worker.model.limits import cgroup_free_bytes, free_memory
+from worker.cgroup import cgroup_free_bytes
+from worker.model.limits import free_memory
 
 
 def _cgroup(folder: Path, **files: str) -> None:

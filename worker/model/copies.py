@@ -10,6 +10,7 @@ from typing import Self
 import torch
 
 from worker.model.pages import empty_tensor
+from worker.weights.early import EarlyWeights
 from worker.weights.header import CheckpointError, TensorEntry
 
 # The part of one tensor that one thread reads at a time.
@@ -23,9 +24,13 @@ DTYPES = {
 
 
 class Copier:
-    """Copies tensors out of files with `threads` threads; a context manager that ends them."""
+    """Copies tensors out of files with `threads` threads; a context manager that ends them.
 
-    def __init__(self, threads: int) -> None:
+    What `early` has read already is not copied but taken.
+    """
+
+    def __init__(self, threads: int, early: EarlyWeights | None = None) -> None:
+        self._early = early or EarlyWeights()
         self._pool = ThreadPoolExecutor(threads, "weights") if threads > 1 else None
 
     def __enter__(self) -> Self:
@@ -46,12 +51,22 @@ class Copier:
         Raises:
             CheckpointError: the file cannot be read, or is too short.
         """
-        out = empty_tensor(entry.shape, DTYPES[entry.dtype])
-        self.fill(out, path, entry)
+        dtype = DTYPES[entry.dtype]
+        early = self._early.take(path, entry)
+        if early is None:
+            out, done_bytes = empty_tensor(entry.shape, dtype), 0
+        else:
+            block, done_bytes = early
+            out = torch.frombuffer(block, dtype=dtype).reshape(entry.shape)
+        self.fill(out, path, entry, done_bytes=done_bytes)
         return out
 
-    def fill(self, out: torch.Tensor, path: Path, entry: TensorEntry) -> None:
+    def fill(
+        self, out: torch.Tensor, path: Path, entry: TensorEntry, *, done_bytes: int = 0
+    ) -> None:
         """Write the bytes at `entry` of `path` over `out`, contiguous and of the same size.
+
+        The first `done_bytes` are there already.
 
         Raises:
             CheckpointError: as `tensor`.
@@ -61,14 +76,14 @@ class Copier:
         target = out.reshape(-1).view(torch.uint8).numpy().data
         if len(target) != entry.size_bytes:
             raise ValueError(f"{entry} does not fill {tuple(out.shape)} of {out.dtype}")
-        if self._pool is None or entry.size_bytes <= _SHARE_BYTES:
-            _read(path, entry.offset_bytes, target)
+        if self._pool is None or entry.size_bytes - done_bytes <= _SHARE_BYTES:
+            _read(path, entry.offset_bytes + done_bytes, target[done_bytes:])
             return
         shares = [
             self._pool.submit(
                 _read, path, entry.offset_bytes + start, target[start : start + _SHARE_BYTES]
             )
-            for start in range(0, entry.size_bytes, _SHARE_BYTES)
+            for start in range(done_bytes, entry.size_bytes, _SHARE_BYTES)
         ]
         for share in shares:
             share.result()

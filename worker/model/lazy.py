@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from worker.model.copies import DTYPES, Copier
 from worker.model.pages import empty_tensor
+from worker.weights.early import EarlyWeights
 from worker.weights.header import CheckpointError, TensorEntry, read_header
 from worker.weights.index import CheckpointIndex, Place
 
@@ -23,15 +24,17 @@ class OpenFiles:
 
     With `mmap`, tensors are views of the mapped file: no private memory, and the pages are
     shared between the stages of one machine. Without, they are read into private memory, by
-    `threads` threads.
+    `threads` threads, or taken from `early`.
     """
 
-    def __init__(self, place: Place, *, mmap: bool, threads: int) -> None:
+    def __init__(
+        self, place: Place, *, mmap: bool, threads: int, early: EarlyWeights | None = None
+    ) -> None:
         self._place = place
         self._mmap = mmap
         self._open: dict[tuple[Path, str], Any] = {}
         self._headers: dict[Path, Mapping[str, TensorEntry]] = {}
-        self._copier = Copier(threads)
+        self._copier = Copier(threads, early)
 
     def __enter__(self) -> Self:
         return self

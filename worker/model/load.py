@@ -25,6 +25,7 @@ from worker.model.slicing import stage_class, stage_parts
 from worker.model.support import Support
 from worker.model.verdict import support_for
 from worker.protocol.stage import StageSlice
+from worker.weights.early import EarlyWeights
 from worker.weights.header import CheckpointError
 from worker.weights.index import CheckpointIndex
 
@@ -72,10 +73,27 @@ def load_stage(
     return load_prepared(prepare_stage(folder, stage, options), progress=progress)
 
 
+def whole_tensors(request: StageRequest) -> set[str]:
+    """Return the checkpoint's names of the tensors that loading keeps one by one, as they are.
+
+    Others are put together, rounded, moved to a device or left mapped.
+    """
+    options, plan = request.options, request.plan
+    if not _multiplies_here(options) or options.quantization != "bfloat16":
+        return set()
+    if internals.declared_quantization(plan.architecture.config) is not None:
+        return set()
+    sources = Counter(plan.tensors.parameters.values())
+    return {name for name, target in plan.tensors.parameters.items() if sources[target] == 1}
+
+
 def load_prepared(
-    request: StageRequest, *, progress: Callable[[int, int], None] | None = None
+    request: StageRequest,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    early: EarlyWeights | None = None,
 ) -> LoadedStage:
-    """Read the weights of a prepared stage.
+    """Read the weights of a prepared stage; those that `early` holds are taken from there.
 
     Raises:
         CheckpointError, LoadError: see `load_stage`.
@@ -83,16 +101,24 @@ def load_prepared(
     plan, options = request.plan, request.options
     names = {name: name for name in plan.tensors.parameters} | plan.tensors.aliases
     mmap = _may_map(options)
+    early = early or EarlyWeights()
     shared = Counter(plan.tensors.parameters.values())
     merged = [name for name, target in plan.tensors.parameters.items() if shared[target] > 1]
     notes: tuple[str, ...] = ()
     numerics: dict[str, str] = {}
     scale_bytes = 0
     with lean_heap():
-        with OpenFiles(request.index.place, mmap=mmap, threads=torch.get_num_threads()) as files:
+        with OpenFiles(
+            request.index.place, mmap=mmap, threads=torch.get_num_threads(), early=early
+        ) as files:
             tensors: dict[str, Any] = dict(
                 lazy_tensors(
-                    request.index, names, files, progress, copied=merged, places=_places(request)
+                    request.index,
+                    names,
+                    files,
+                    progress,
+                    copied=merged,
+                    places=_places(request, early),
                 )
             )
             if internals.declared_quantization(plan.architecture.config) is None:
@@ -121,14 +147,13 @@ def load_prepared(
     )
 
 
-def _places(request: StageRequest) -> dict[str, torch.Tensor]:
+def _places(request: StageRequest, early: EarlyWeights) -> dict[str, torch.Tensor]:
     """Lay out the small weights where decode steps are to read them as they lie."""
-    options, plan, index = request.options, request.plan, request.index
-    if not _multiplies_here(options) or options.quantization != "bfloat16":
+    if not whole_tensors(request):
         return {}
-    if internals.declared_quantization(plan.architecture.config) is not None:
-        return {}
-    return places(plan, {name: index.entry(name) for name in plan.tensors.parameters})
+    plan, index = request.plan, request.index
+    entries = {name: index.entry(name) for name in plan.tensors.parameters}
+    return places(plan, entries, early)
 
 
 def _multiplies_here(options: LoadOptions) -> bool:

@@ -12,18 +12,20 @@ from collections.abc import Mapping
 
 import torch
 
-from worker.model.pages import LEAST_BYTES, empty_tensor
+from worker.huge_pages import LEAST_BYTES
+from worker.model.pages import empty_tensor
 from worker.model.plan import StagePlan
+from worker.weights.early import EarlyWeights, room_bytes
 from worker.weights.header import TensorEntry
 
-_ALIGNED = 64  # elements: vectors then cross no cache line
 
-
-def places(plan: StagePlan, entries: Mapping[str, TensorEntry]) -> dict[str, torch.Tensor]:
+def places(
+    plan: StagePlan, entries: Mapping[str, TensorEntry], early: EarlyWeights
+) -> dict[str, torch.Tensor]:
     """Return for each small bfloat16 weight, by its checkpoint name, the memory to read it into.
 
     Those that are converted, or put together from several, have none. `entries` are the tensors of
-    the checkpoint.
+    the checkpoint; the memory may be there already, in `early`.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in plan.model.state_dict().items()}
     order = {name: place for place, name in enumerate(shapes)}
@@ -35,18 +37,24 @@ def places(plan: StagePlan, entries: Mapping[str, TensorEntry]) -> dict[str, tor
     }
     # weights first: their biases would come between them
     names = sorted(small, key=lambda name: (-len(entries[name].shape), order[small[name]]))
-    rooms = {name: -(-_elements(entries[name]) // _ALIGNED) * _ALIGNED for name in names}
-    left = empty_tensor((sum(rooms.values()),), torch.bfloat16)
+    left = _room(sum(room_bytes(entries[name]) for name in names), early)
     found = {}
     for name in names:
-        found[name] = left[: _elements(entries[name])].view(entries[name].shape)
-        left = left[rooms[name] :]
+        found[name] = left[: _elements(entries[name].size_bytes)].view(entries[name].shape)
+        left = left[_elements(room_bytes(entries[name])) :]
     return found
+
+
+def _room(size_bytes: int, early: EarlyWeights) -> torch.Tensor:
+    block = early.take_room(size_bytes)
+    if block is None:
+        return empty_tensor((_elements(size_bytes),), torch.bfloat16)
+    return torch.frombuffer(block, dtype=torch.bfloat16)
 
 
 def _is_small(entry: TensorEntry, shape: tuple[int, ...] | None) -> bool:
     return entry.dtype == "BF16" and entry.shape == shape and 0 < entry.size_bytes < LEAST_BYTES
 
 
-def _elements(entry: TensorEntry) -> int:
-    return entry.size_bytes // torch.bfloat16.itemsize
+def _elements(size_bytes: int) -> int:
+    return size_bytes // torch.bfloat16.itemsize

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from worker.model.pages import LEAST_BYTES, empty_tensor
+from worker.huge_pages import LEAST_BYTES
+from worker.model.pages import empty_tensor
 from worker.model.row_kernels import trials
 from worker.model.tape import Entry, Ref, Tape, refs_in
 

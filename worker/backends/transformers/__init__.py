@@ -10,7 +10,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -23,6 +23,7 @@ from worker.failures import LoadFailed
 from worker.protocol.events import Event, Imported, Importing
 from worker.protocol.roles import StageIdentity
 from worker.remembered import NOTHING, Remembered
+from worker.weights.early import EarlyWeights
 from worker.weights.location import cache_root
 from worker.weights.read_ahead import read_ahead
 from worker.weights.repo import find_local
@@ -38,12 +39,13 @@ def open_stage(
     Raises:
         LoadFailed: it cannot be opened; one sentence and the exit code.
     """
-    _read_ahead(config)
-    module = _heavy("worker.backends.transformers.opening", config, emit)
-    with _seldom_garbage():
-        opened: tuple[StageIdentity, StageBackend[Any]] = module.open_backend(
-            config, emit, _remembered(config)
-        )
+    with closing(EarlyWeights()) as early:
+        _read_ahead(config, early)
+        module = _heavy("worker.backends.transformers.opening", config, emit)
+        with _seldom_garbage():
+            opened: tuple[StageIdentity, StageBackend[Any]] = module.open_backend(
+                config, emit, _remembered(config), early
+            )
     return opened
 
 
@@ -66,11 +68,11 @@ def survey(config: WorkerConfig, emit: Callable[[Event], None]) -> None:
     module.survey(config, emit, _remembered(config))
 
 
-def _read_ahead(config: WorkerConfig) -> None:
+def _read_ahead(config: WorkerConfig, early: EarlyWeights) -> None:
     """Have the weights of a folder come from the disk while the libraries are imported."""
     found = find_local(config.model_id or "", config.revision)
     if found is not None:
-        reading = partial(read_ahead, config, found.folder)
+        reading = partial(read_ahead, config, found.folder, early)
         threading.Thread(target=reading, name="read_ahead", daemon=True).start()
 
 

@@ -80,14 +80,16 @@ def _can_crop(loaded: LoadedStage, runner: StageRunner) -> bool:
     """See whether a cache of two ops can go back to before the first.
 
     One whose layers all keep every position can, and what it is needs one op to be seen. That op
-    was done already where a decode step was learnt; a stage that is the whole model has not run its
-    head there.
+    was done already where a decode step was learnt; of a stage that is the whole model the head
+    alone was not, and is run once here, so that no request pays for what it does first.
     """
     cache = runner.new_cache(max_length=2)
-    if cache.only_grows and runner.decode_step is not None and not loaded.stage.is_whole:
-        return True
     ids = torch.zeros(1, 1, dtype=torch.long)
     rows = torch.zeros(1, 1, runner.width, dtype=runner.wire_dtype)
+    if cache.only_grows and runner.decode_step is not None:
+        if loaded.stage.is_whole:
+            runner.head(rows)
+        return True
     for _ in range(1 if cache.only_grows else 2):
         runner.forward(
             ids if loaded.stage.is_first else rows,

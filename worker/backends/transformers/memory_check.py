@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from worker.config import WorkerConfig
-from worker.model.limits import free_memory
+from worker.model.limits import FreeMemory
 from worker.model.loaded import StageRequest
 from worker.model.memory import MemoryEstimate, estimate_memory
 from worker.model.refusal import check_memory
@@ -28,23 +28,23 @@ def check_stage_memory(
     max_context: int,
     emit: Callable[[Event], None],
     remembered: Remembered,
+    free_now: Callable[[], FreeMemory],
 ) -> StageMemory:
-    """Tell the figures as an event, and refuse what cannot fit.
+    """Tell the figures as an event, and refuse what does not fit into what is free.
 
     Raises:
         LoadFailed: with the parts, the sum and what is free; exit code 4.
     """
-    device = request.options.device
     need = estimate_memory(
         request,
         max_context=max_context,
         prefill_chunk=config.prefill_chunk,
         remembered=remembered,
     )
-    free = free_memory(device, config.memory_limit_bytes)
+    free = free_now()
     emit(
         MemoryCheck(
-            device=device,
+            device=request.options.device,
             fits=need.need_bytes <= free.free_bytes,
             weights_bytes=need.weights_bytes,
             kv_bytes=need.kv_bytes,

@@ -26,7 +26,8 @@ from worker.config import WorkerConfig
 from worker.failures import LoadFailed
 from worker.model.circumstances import here
 from worker.model.engine import engaged
-from worker.model.load import load_prepared
+from worker.model.limits import FreeMemory, free_memory
+from worker.model.load import load_prepared, whole_tensors
 from worker.model.loaded import StageRequest
 from worker.model.text import TextCodec
 from worker.owner import resident_mb
@@ -39,16 +40,21 @@ from worker.protocol.events import (
 from worker.protocol.exits import ExitCode
 from worker.protocol.roles import StageIdentity
 from worker.remembered import NOTHING, Remembered
+from worker.weights.early import EarlyWeights
 
 Emit = Callable[[Event], None]
 
 
 def open_backend(
-    config: WorkerConfig, emit: Emit, remembered: Remembered = NOTHING
+    config: WorkerConfig,
+    emit: Emit,
+    remembered: Remembered = NOTHING,
+    early: EarlyWeights | None = None,
 ) -> tuple[StageIdentity, TransformersBackend]:
     """Do everything from the model's name to a warm backend.
 
-    What was found out on this host before is taken from `remembered`, and added to it.
+    What was found out on this host before is taken from `remembered`, and added to it; weights that
+    are in memory already from `early`.
 
     Raises:
         LoadFailed: one sentence and the exit code.
@@ -61,7 +67,7 @@ def open_backend(
         emit(describe_device(device))
         try:
             with memory_failures():
-                return Opening(config, device, emit, here(remembered)).run()
+                return Opening(config, device, emit, here(remembered), early).run()
         except OutOfDeviceMemory as error:
             raise LoadFailed(
                 f"no memory was left on {device} while loading ({error}); give this stage fewer "
@@ -74,12 +80,18 @@ class Opening:
     """The steps from a model's name to a warm backend, in order, with their times."""
 
     def __init__(
-        self, config: WorkerConfig, device: str, emit: Emit, remembered: Remembered
+        self,
+        config: WorkerConfig,
+        device: str,
+        emit: Emit,
+        remembered: Remembered,
+        early: EarlyWeights | None,
     ) -> None:
         self._config = config
         self._device = device
         self._emit = emit
         self._remembered = remembered
+        self._early = early or EarlyWeights()
         self._took_ms: dict[str, float] = {}
 
     def run(self) -> tuple[StageIdentity, TransformersBackend]:
@@ -87,8 +99,14 @@ class Opening:
         config, emit = self._config, self._emit
         planned = plan_stage(config, self._device, emit)
         self._took_ms["plan"] = planned.plan_ms
+        self._early.keep(whole_tensors(planned.request))
         memory = check_stage_memory(
-            planned.request, config, planned.max_context, emit, self._remembered
+            planned.request,
+            config,
+            planned.max_context,
+            emit,
+            self._remembered,
+            self._free,
         )
         planned.fetch(config, emit)
         # Most of reading a tokenizer is one call that lets go of Python's lock. What it and loading
@@ -96,6 +114,12 @@ class Opening:
         with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as beside:
             reading = beside.submit(self._text, planned)
             return planned.identity, self._load(planned, memory, reading)
+
+    def _free(self) -> FreeMemory:
+        """Return what is free for this stage; what is read early is a part of it, not beside it."""
+        with self._early.held() as held_bytes:
+            free = free_memory(self._device, self._config.memory_limit_bytes)
+        return FreeMemory(free.free_bytes + held_bytes, free.limit)
 
     def _load(
         self, planned: PlannedStage, memory: StageMemory, reading: Future[TextCodec]
@@ -112,7 +136,7 @@ class Opening:
             )
         )
         with self._timed("weights"):
-            loaded = load_prepared(request)
+            loaded = load_prepared(request, early=self._early)
         text = reading.result()
         with self._timed("warmup"):
             runner = engaged(loaded, self._remembered)
