@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from worker.cgroup import cgroup_free_bytes
+from worker.model import limits
 from worker.model.limits import free_memory
 
 
@@ -75,3 +77,27 @@ def test_without_a_given_limit_the_machine_or_its_cgroup_decides() -> None:
     free = free_memory("cpu")
     assert free.limit in ("memory", "cgroup")
     assert 0 < free.free_bytes <= psutil.virtual_memory().total
+
+
+def test_what_is_held_of_what_is_asked_for_counts_as_free() -> None:
+    held_bytes = 5 << 20
+    given = psutil.Process().memory_info().rss + (1 << 20)
+    free = free_memory("cpu", given, held_bytes=held_bytes)
+    assert free.free_bytes == pytest.approx(held_bytes + (1 << 20), abs=1 << 19)
+    used_mib = re.search(r", (\d+) MiB in use", free.limit)
+    assert used_mib is not None
+    assert int(used_mib[1]) == pytest.approx((given - (1 << 20) - held_bytes) / 2**20, abs=2)
+
+
+@pytest.mark.parametrize("kind", ["memory", "cgroup"])
+def test_so_it_does_under_the_bounds_of_the_machine(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound_bytes = 7 << 20
+    if kind == "memory":
+        found = SimpleNamespace(available=bound_bytes)
+        monkeypatch.setattr(limits.psutil, "virtual_memory", lambda: found)
+    else:
+        monkeypatch.setattr(limits, "cgroup_free_bytes", lambda: [1 << 50, bound_bytes])
+    found_free = free_memory("cpu", held_bytes=5 << 20)
+    assert (found_free.free_bytes, found_free.limit) == (12 << 20, kind)

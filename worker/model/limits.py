@@ -22,16 +22,19 @@ class FreeMemory:
     limit: str
 
 
-def free_memory(device: str, memory_limit_bytes: int | None = None) -> FreeMemory:
+def free_memory(
+    device: str, memory_limit_bytes: int | None = None, *, held_bytes: int = 0
+) -> FreeMemory:
     """Return what is free for this process on `device` (`cpu`, `cuda[:n]`, `mps`).
 
-    `memory_limit_bytes` bounds the process as a whole, what it holds already included.
+    `memory_limit_bytes` bounds the process as a whole, what it holds already included. On a CPU,
+    `held_bytes` of that count as free: they are a part of what is asked for.
     """
     kind = torch.device(device).type
     if kind == "cpu":
-        used_bytes = psutil.Process().memory_info().rss
-        bounds = [FreeMemory(psutil.virtual_memory().available, "memory")]
-        bounds += [FreeMemory(free, "cgroup") for free in cgroup_free_bytes()]
+        used_bytes = psutil.Process().memory_info().rss - held_bytes
+        bounds = [FreeMemory(psutil.virtual_memory().available + held_bytes, "memory")]
+        bounds += [FreeMemory(free + held_bytes, "cgroup") for free in cgroup_free_bytes()]
     elif kind == "cuda":
         used_bytes = torch.cuda.memory_reserved(device)
         bounds = [FreeMemory(torch.cuda.mem_get_info(device)[0], "device")]

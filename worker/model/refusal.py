@@ -21,7 +21,7 @@ _CONTEXT_STEP = 64
 
 
 def check_memory(request: StageRequest, estimate: MemoryEstimate, free: FreeMemory) -> None:
-    """Refuse a stage that would not fit, before any weight is read.
+    """Refuse a stage that would not fit, before any weight is loaded.
 
     Raises:
         LoadFailed: with the parts, the sum, what is free and what would fit; exit code 4.

@@ -1,4 +1,4 @@
-"""See whether a planned stage fits, before any weight is read."""
+"""See whether a planned stage fits, before any weight is loaded."""
 
 from __future__ import annotations
 

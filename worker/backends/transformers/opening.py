@@ -118,8 +118,7 @@ class Opening:
     def _free(self) -> FreeMemory:
         """Return what is free for this stage; what is read early is a part of it, not beside it."""
         with self._early.held() as held_bytes:
-            free = free_memory(self._device, self._config.memory_limit_bytes)
-        return FreeMemory(free.free_bytes + held_bytes, free.limit)
+            return free_memory(self._device, self._config.memory_limit_bytes, held_bytes=held_bytes)
 
     def _load(
         self, planned: PlannedStage, memory: StageMemory, reading: Future[TextCodec]
