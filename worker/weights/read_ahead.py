@@ -28,7 +28,8 @@ from worker.weights.index import CheckpointIndex
 from worker.weights.repo import CONFIG_FILE
 
 _MEMINFO = Path("/proc/meminfo")
-_ACCELERATORS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dri", "/dev/accel")
+# What is there where torch may find a GPU that `--device auto` takes: NVIDIA's, AMD's, Windows'.
+_ACCELERATORS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 
 
 def read_ahead(config: WorkerConfig, folder: Path, early: EarlyWeights) -> int:
