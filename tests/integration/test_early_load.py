@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from tests.support.tiny import reference_model, tiny_checkpoint
 from worker.config import WorkerConfig
 from worker.huge_pages import LEAST_BYTES
+from worker.model import copies
 from worker.model.load import load_prepared, prepare_stage, whole_tensors
 from worker.model.load_options import LoadOptions
 from worker.model.loaded import StageRequest
@@ -34,7 +36,7 @@ def planned(folder: Path, stage: StageSlice, **options: Any) -> StageRequest:
 
 def read_early(folder: Path, stage: int, num_stages: int) -> EarlyWeights:
     early = EarlyWeights()
-    config = WorkerConfig(model_id=str(folder), stage=stage, num_stages=num_stages)
+    config = WorkerConfig(model_id=str(folder), stage=stage, num_stages=num_stages, device="cpu")
     assert read_ahead(config, folder, early) > 0
     return early
 
@@ -44,8 +46,32 @@ def held(early: EarlyWeights) -> int:
         return num_bytes
 
 
+def watched(
+    early: EarlyWeights, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[int], list[mmap.mmap]]:
+    """Return what will be told while loading: the bytes of each read, and the room taken."""
+    read: list[int] = []
+    rooms: list[mmap.mmap] = []
+    plain_read, plain_take = copies._read, early.take_room
+
+    def reading(path: Path, offset_bytes: int, target: memoryview) -> None:
+        read.append(len(target))
+        plain_read(path, offset_bytes, target)
+
+    def taking(size_bytes: int) -> mmap.mmap | None:
+        room = plain_take(size_bytes)
+        rooms.extend([] if room is None else [room])
+        return room
+
+    monkeypatch.setattr(copies, "_read", reading)
+    monkeypatch.setattr(early, "take_room", taking)
+    return read, rooms
+
+
 @pytest.mark.parametrize(("stage", "num_stages"), [(0, 1), (0, 3), (1, 3), (2, 3)])
-def test_all_that_is_kept_as_it_is_was_read_early(llama: Path, stage: int, num_stages: int) -> None:
+def test_all_that_is_kept_as_it_is_was_read_early(
+    llama: Path, stage: int, num_stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     each = LAYERS // num_stages
     request = planned(llama, StageSlice(stage * each, stage * each + each, LAYERS))
     early = read_early(llama, stage, num_stages)
@@ -56,8 +82,15 @@ def test_all_that_is_kept_as_it_is_was_read_early(llama: Path, stage: int, num_s
     before_bytes = held(early)
     # what is small lies side by side, with some bytes between
     assert large_bytes < before_bytes < large_bytes * 1.05
+    read, rooms = watched(early, monkeypatch)
     loaded = load_prepared(request, early=early)
     assert held(early) == 0
+    # nothing of what was read early is read again, and small weights lie in the room that was had
+    assert 0 < max(read) < LEAST_BYTES
+    (room,) = rooms
+    first = torch.frombuffer(room, dtype=torch.uint8).data_ptr()
+    inside = [first <= t.data_ptr() < first + len(room) for t in loaded.model.parameters()]
+    assert sum(inside) == len(inside) - 3 * each
     whole = reference_model(llama).state_dict()
     own = loaded.model.state_dict()
     assert len(own) >= 9 * each

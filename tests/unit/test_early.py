@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,12 +12,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from worker.model import copies
 from worker.model.copies import Copier
 from worker.weights import early as module
 from worker.weights.early import EarlyWeights
 from worker.weights.header import CheckpointError, TensorEntry, read_header
 
 NAMES = ("a", "b", "c")
+_NO_HUGE_PAGES = 41  # PR_SET_THP_DISABLE
 
 
 @pytest.fixture
@@ -99,8 +103,17 @@ def test_a_tensor_is_taken_as_far_as_it_was_read(
     reading = start(early, path)
     assert came.wait(10)
     monkeypatch.setattr(module.os, "preadv", read)
+    left: list[int] = []
+    plain = copies._read
+
+    def watched(path: Path, offset_bytes: int, target: memoryview) -> None:
+        left.append(len(target))
+        plain(path, offset_bytes, target)
+
+    monkeypatch.setattr(copies, "_read", watched)
     with Copier(1, early) as copier:
         tensor = copier.tensor(path, entry)
+    assert left == [entry.size_bytes - (2 << 20)]
     assert bits(tensor) == written(path, entry)
     reading.join(10)
     assert not reading.is_alive()
@@ -125,6 +138,37 @@ def test_a_closed_reader_reads_no_more(path: Path) -> None:
     early.read({path: entries_of(path)})
     early.make_room(5000)
     assert held(early) == 0
+
+
+@pytest.mark.parametrize("how", ["keep", "take", "room"])
+def test_a_reader_that_comes_after_loading_began_reads_nothing(path: Path, how: str) -> None:
+    early, entries = EarlyWeights(), entries_of(path)
+    if how == "keep":
+        early.keep(NAMES)
+    elif how == "take":
+        early.take(path, entries[0])
+    else:
+        early.take_room(5000)
+    early.read({path: entries})
+    early.make_room(5000)
+    assert held(early) == 0
+
+
+def test_room_is_resident_even_on_small_pages() -> None:
+    """In a process of its own, without huge pages."""
+    code = (
+        "import ctypes, psutil\n"
+        "from worker.weights.early import EarlyWeights\n"
+        f"assert ctypes.CDLL(None).prctl({_NO_HUGE_PAGES}, 1, 0, 0, 0) == 0\n"
+        "early, process = EarlyWeights(), psutil.Process()\n"
+        "before = process.memory_info().rss\n"
+        "early.make_room(40 << 20)\n"
+        "with early.held() as held: print(held, process.memory_info().rss - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    held_bytes, grown_bytes = map(int, done.stdout.split())
+    assert held_bytes == 40 << 20
+    assert grown_bytes > 0.95 * held_bytes
 
 
 def test_a_file_that_was_changed_meanwhile_is_read_again(path: Path) -> None:
@@ -166,9 +210,15 @@ def test_a_file_that_is_not_there_or_memory_that_is_not_given_reads_nothing(
 
 
 def test_room_is_given_once_and_only_for_about_its_size() -> None:
-    for asked, fits in ((10_000, True), (9_900, True), (9_000, False), (10_001, False)):
+    mib = 1 << 20
+    for asked, fits in (
+        (100 * mib, True),
+        (98 * mib, True),
+        (96 * mib, False),
+        (100 * mib + 1, False),
+    ):
         early = EarlyWeights()
-        early.make_room(10_000)
+        early.make_room(100 * mib)
         room = early.take_room(asked)
         assert (room is not None, early.take_room(asked)) == (fits, None)
     early.make_room(0)

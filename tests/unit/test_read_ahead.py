@@ -36,7 +36,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def stage(index: int, num_stages: int = 4, **more: Any) -> WorkerConfig:
-    return WorkerConfig(model_id="m", stage=index, num_stages=num_stages, **more)
+    return WorkerConfig(
+        model_id="m", stage=index, num_stages=num_stages, **{"device": "cpu", **more}
+    )
+
+
+@pytest.fixture(autouse=True)
+def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the host that the tests run on bound nothing."""
+    monkeypatch.setattr(module, "available_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(module, "cgroup_free_bytes", list)
+    infinity = module.resource.RLIM_INFINITY
+    monkeypatch.setattr(module.resource, "getrlimit", lambda _: (infinity, infinity))
 
 
 def held_bytes(config: WorkerConfig, folder: Path) -> int:

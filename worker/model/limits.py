@@ -32,7 +32,7 @@ def free_memory(
     """
     kind = torch.device(device).type
     if kind == "cpu":
-        used_bytes = psutil.Process().memory_info().rss - held_bytes
+        used_bytes = max(0, psutil.Process().memory_info().rss - held_bytes)
         bounds = [FreeMemory(psutil.virtual_memory().available + held_bytes, "memory")]
         bounds += [FreeMemory(free + held_bytes, "cgroup") for free in cgroup_free_bytes()]
     elif kind == "cuda":

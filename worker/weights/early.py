@@ -20,10 +20,10 @@ from worker.weights.header import TensorEntry
 
 # Read at a time, and so the most that anybody waits for who wants the reader to hold still.
 _SHARE_BYTES = 4 << 20
-_HUGE_PAGE_BYTES = 2 << 20
 _ALIGNED_BYTES = 128
+_ZEROS = Path("/dev/zero")
 # Memory is taken for as much as is needed, or little more.
-_MOST_ROOM = 1.02
+_MOST_ROOM, _MOST_MORE_BYTES = 1.02, 1 << 20
 _Key = tuple[Path, int, int]
 
 
@@ -42,42 +42,47 @@ class EarlyWeights:
         self._stamps: dict[Path, Stamp] = {}
         self._room: mmap.mmap | None = None
         self._room_bytes = 0
-        self._closed = False
+        self._settled = False
 
     def make_room(self, size_bytes: int) -> None:
         """Have the system give memory for what is laid out and read later: it need not wait then.
 
-        Zeroing new memory takes longer than reading small weights into it.
+        Zeroing new memory takes longer than reading small weights into it. Every byte is written,
+        because pages may be small, and by the system, which leaves Python's lock to others.
         """
         if size_bytes == 0:
             return
-        with suppress(MemoryError):
+        with suppress(MemoryError, OSError), _ZEROS.open("rb", buffering=0) as zeros:
             block = _block(size_bytes)
             with self._still():
-                self._room = None if self._closed else block
-            for start in range(0, size_bytes, _HUGE_PAGE_BYTES):
+                self._room = None if self._settled else block
+            done_bytes = 0
+            while done_bytes < size_bytes:
                 self._may_read.wait()
                 with self._lock:
                     if self._room is not block:
                         return
-                    block[start] = 0
-                    self._room_bytes = min(start + _HUGE_PAGE_BYTES, size_bytes)
+                    with memoryview(block)[done_bytes : done_bytes + _SHARE_BYTES] as share:
+                        done_bytes += os.preadv(zeros.fileno(), [share], 0)
+                    self._room_bytes = done_bytes
 
     def take_room(self, size_bytes: int) -> mmap.mmap | None:
         """Give away memory of at least that size; None where it is not there, or is far more."""
         with self._still():
+            self._settled = True
             room, self._room, self._room_bytes = self._room, None, 0
-            fits = room is not None and size_bytes <= len(room) <= size_bytes * _MOST_ROOM
+            most_bytes = size_bytes * _MOST_ROOM + _MOST_MORE_BYTES
+            fits = room is not None and size_bytes <= len(room) <= most_bytes
             return room if fits else None
 
     def read(self, files: Mapping[Path, Sequence[TensorEntry]]) -> None:
-        """Read the tensors of some files, until all are read or taken.
+        """Read the tensors of some files, until all are read or taken; none once it is settled.
 
         What cannot be read is left to whoever wants it, who will say so; with memory that the
         system does not give, the reading ends.
         """
         with self._still():
-            if self._closed:
+            if self._settled:
                 return
             for path, entries in files.items():
                 with suppress(OSError):
@@ -100,6 +105,7 @@ class EarlyWeights:
         """
         key = _key(path, entry)
         with self._still():
+            self._settled = True
             self._wanted.pop(key, None)
             found = self._read.pop(key, None)
             if found is None:
@@ -110,10 +116,15 @@ class EarlyWeights:
             return None
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget, and give back the memory of, every tensor but those; without any, all memory."""
+        """Forget, and give back the memory of, every tensor but those; without any, all memory.
+
+        From now on it is settled what is read: a reader who comes late would read what has been
+        loaded by then.
+        """
         if not names:
             self.close()
         with self._still():
+            self._settled = True
             for key in [key for key, entry in self._wanted.items() if entry.name not in names]:
                 del self._wanted[key]
                 self._read.pop(key, None)
@@ -127,7 +138,7 @@ class EarlyWeights:
     def close(self) -> None:
         """Forget all, and read no more."""
         with self._still():
-            self._closed = True
+            self._settled = True
             self._wanted.clear()
             self._read.clear()
             self._room, self._room_bytes = None, 0

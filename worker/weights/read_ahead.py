@@ -12,7 +12,7 @@ import os
 import resource
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,15 +46,15 @@ def read_ahead(config: WorkerConfig, folder: Path, early: EarlyWeights) -> int:
         fields = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
         own = config.identity(_num_layers(fields, folder)).slice
         index = CheckpointIndex.read(folder)
-        entries = [index.entry(name) for name in index.names if _is_wanted(name, own)]
+        wanted = (index.entry(name) for name in index.names if _is_wanted(name, own))
+        entries = sorted(wanted, key=lambda entry: (entry.file, entry.offset_bytes))
         size_bytes = sum(entry.size_bytes for entry in entries)
         if size_bytes > available_bytes() // 2:
             return 0
         asked_bytes = sum(_ask(folder / file, own) for file, own in _by_file(entries).items())
         if _keeps_them(config, fields) and size_bytes <= _room_bytes(config) // 2:
-            kept = [entry for entry in entries if _is_kept(entry, own)]
-            large = _by_file(entry for entry in kept if entry.size_bytes >= LEAST_BYTES)
-            early.make_room(sum(room_bytes(e) for e in kept if e.size_bytes < LEAST_BYTES))
+            large = _by_file(entry for entry in entries if _is_kept_large(entry, own))
+            early.make_room(sum(map(room_bytes, _small(index, entries))))
             early.read({index.place(own[0]): own for own in large.values()})
         return asked_bytes
     return 0
@@ -97,15 +97,27 @@ def _room_bytes(config: WorkerConfig) -> int:
     return min(bounds)
 
 
-def _is_kept(entry: TensorEntry, own: StageSlice) -> bool:
-    """Tell a tensor that is kept as it is: bfloat16, and none of many experts.
+def _small(index: CheckpointIndex, wanted: Sequence[TensorEntry]) -> list[TensorEntry]:
+    """Return small tensors that are kept as they are, or hardly more: all stages have a norm."""
+    names = {entry.name for entry in wanted}
+    beside = [name for name in index.names - names if layer_of(group_of(name)) is None]
+    norms = [entry for entry in map(index.entry, beside) if len(entry.shape) == 1]
+    return [e for e in (*wanted, *norms) if _is_kept(e) and e.size_bytes < LEAST_BYTES]
+
+
+def _is_kept(entry: TensorEntry) -> bool:
+    return entry.dtype == "BF16" and ".experts." not in entry.name
+
+
+def _is_kept_large(entry: TensorEntry, own: StageSlice) -> bool:
+    """Tell a large tensor that is kept as it is: bfloat16, and none of many experts.
 
     The ends' own tensors are left alone where an end may not need them: it cannot be told from
     the names which of them that are.
     """
     is_in_layer = layer_of(group_of(entry.name)) is not None
     is_sure = is_in_layer or (own.is_first and own.is_last)
-    return is_sure and entry.dtype == "BF16" and ".experts." not in entry.name
+    return is_sure and _is_kept(entry) and entry.size_bytes >= LEAST_BYTES
 
 
 def _num_layers(fields: object, folder: Path) -> int:

@@ -136,6 +136,7 @@ class Opening:
         )
         with self._timed("weights"):
             loaded = load_prepared(request, early=self._early)
+            self._early.close()
         text = reading.result()
         with self._timed("warmup"):
             runner = engaged(loaded, self._remembered)
