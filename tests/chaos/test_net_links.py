@@ -172,11 +172,12 @@ class TestSlowLink:
 
     def test_a_host_that_loads_over_a_full_link_is_waited_for(self, lab: Lab) -> None:
         first, host = lab.others[:2]
-        odd = {"program": lab.program("odd_worker"), "model_id": "load-takes-3-s"}
-        timeouts = {**HASTY, "idle_silence_s": 1.5}
+        odd = {"program": lab.program("odd_worker"), "model_id": "load-takes-6-s"}
+        timeouts = {**HASTY, "idle_silence_s": 3.0}
         with Driven(lab, [*places(first), *places(host, **odd)], timeouts=timeouts) as run:
             run.until("status", stage=1, phase="loading")
-            host.connect(rate_mbit=1)
+            # No packet is dropped: TCP may double its pauses beyond any limit where some are.
+            host.connect(rate_mbit=1, queue_s=6)
             # Something else fills the link meanwhile, as a download of weights does.
             flood = lab.popen(*lab.ssh_command.split(), host.address, "head -c 700000 /dev/zero")
             run.until("serving")

@@ -86,8 +86,8 @@ def open_odd(config: WorkerConfig, emit: Callable[[Event], None]) -> Opened:
         case "load-hangs":
             emit(Importing(library="hangs"))
             threading.Event().wait()
-        case "load-takes-3-s":
-            time.sleep(3)  # nobody can be waited for: this is a load that takes its time
+        case "load-takes-6-s":
+            time.sleep(6)  # nobody can be waited for: this is a load that takes its time
         case "load-fails":
             raise LoadFailed("folder x has no config.json: give a model folder")
         case "load-too-big":

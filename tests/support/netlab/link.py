@@ -5,10 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-# A packet waits at most so long for its turn on a link with a rate; behind that it is dropped, as
-# a router with a short queue does.
-QUEUE_S = 0.25
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
@@ -18,6 +14,8 @@ class Link:
         delay_ms: one way; a round trip between two hosts takes twice the sum of both links'.
         jitter_ms: up to so much on top, evenly spread; packets keep their order.
         rate_mbit: megabits per second, 0 is unlimited.
+        queue_s: a packet waits at most so long for its turn on a link with a rate; behind that it
+            is dropped. A short queue drops early, a long one delays all that is behind.
         loss: probability that a packet is lost.
         outage_s: from now on every packet is lost for so long, as with `up=False`; then it is good.
         up: False loses every packet and tells nobody, as a pulled cable behind a switch does.
@@ -26,6 +24,7 @@ class Link:
     delay_ms: float = 0.0
     jitter_ms: float = 0.0
     rate_mbit: float = 0.0
+    queue_s: float = 0.25
     loss: float = 0.0
     outage_s: float = 0.0
     up: bool = True
@@ -45,7 +44,7 @@ class Lane:
         at_s = now_s
         if link.rate_mbit:
             begin_s = max(at_s, self._free_s)
-            if begin_s - at_s > QUEUE_S:
+            if begin_s - at_s > link.queue_s:
                 return float("inf")
             at_s = self._free_s = begin_s + num_bytes * 8 / (link.rate_mbit * 1e6)
         at_s += (link.delay_ms + draw.random() * link.jitter_ms) / 1000
