@@ -157,10 +157,18 @@ def _code(shapes: tuple[ProductShape, ...], threads: int) -> Any:
 @cache
 def has_tiles() -> bool:
     """Say whether this process may use AMX for bfloat16."""
-    if platform.system() != "Linux" or platform.machine() != "x86_64":
+    if not processor_has(*FEATURES):
         return False
     with suppress(OSError, AttributeError):
-        features = _CPU_INFO.read_text(encoding="utf-8", errors="replace").split()
-        asked = ctypes.CDLL(None).syscall
-        return not set(FEATURES).difference(features) and not asked(_ARCH_PRCTL, _ASK, _TILES)
+        return not ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ASK, _TILES)
+    return False
+
+
+def processor_has(*features: str) -> bool:
+    """Say whether Linux names all of these for an x86 processor."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    with suppress(OSError):
+        found = _CPU_INFO.read_text(encoding="utf-8", errors="replace").split()
+        return not set(features).difference(found)
     return False

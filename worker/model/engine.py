@@ -13,6 +13,7 @@ from worker.model.run import StageRunner
 from worker.model.short_step import ShortStep
 from worker.model.tape import CannotReplay
 from worker.model.turned_linear import turn_linears
+from worker.model.wide_products import WideProducts
 from worker.remembered import NOTHING, Remembered
 
 # In layers of more, the model's Python takes less than a hundredth of a step.
@@ -30,7 +31,9 @@ def engaged(loaded: LoadedStage, remembered: Remembered = NOTHING) -> StageRunne
     if loaded.options.engine == "graphs":
         runner = StageRunner(loaded)
         return graphed(runner, lambda: CudaGraphs(runner.device))
-    turned = turn_linears(loaded.model, remembered)
+    # what is compiled for it is counted for weights of bfloat16
+    wide = WideProducts() if loaded.options.quantization == "bfloat16" else None
+    turned = turn_linears(loaded.model, remembered, wide)
     notes = (*loaded.notes, *turned.notes)
     numerics = {**loaded.numerics, **turned.numerics}
     runner = StageRunner(replace(loaded, notes=notes, numerics=numerics))

@@ -12,13 +12,14 @@ numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from worker.model.row_kernels import trials
+from worker.model.wide_products import WideProducts
 from worker.remembered import NOTHING, Remembered
 
 # The kernels of more rows than this add up in another order.
@@ -43,19 +44,30 @@ class TurnedLinear(nn.Linear):
 
     Attributes:
         exact_rows: how many rows get what each gets alone; `RowModules` asks for it.
+        wide: products of more rows, where there are such.
     """
 
     exact_rows = MOST_ROWS
+    wide: WideProducts | None = None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return `[..., out_features]` for `[..., in_features]`."""
-        return turned_linear(input, self.weight, self.bias)
+        return turned_linear(input, self.weight, self.bias, self.wide)
 
 
-def turned_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def turned_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    wide: WideProducts | None = None,
+) -> torch.Tensor:
     """Return what `functional.linear` does, with the kernels of `TurnedLinear`."""
     width = x.shape[-1]
     rows = x.numel() // width
+    if wide is not None and rows > MOST_ROWS and bias is None and x.is_contiguous():
+        many = wide.multiply(x.view(rows, width), weight)
+        if many is not None:
+            return many.view(*x.shape[:-1], -1)
     # rows whose numbers lie apart are added up in another order by stock torch
     if not 1 <= rows <= MOST_ROWS or (rows > 1 and x.stride(-1) != 1):
         return functional.linear(x, weight, bias)
@@ -137,10 +149,13 @@ class Turned:
 
 
 @torch.inference_mode()
-def turn_linears(model: nn.Module, remembered: Remembered = NOTHING) -> Turned:
+def turn_linears(
+    model: nn.Module, remembered: Remembered = NOTHING, wide: WideProducts | None = None
+) -> Turned:
     """Turn every plain bfloat16 linear of `model` on a CPU whose shape passes a trial.
 
-    A trial takes some ten milliseconds, once for each shape that is not remembered.
+    A trial takes some ten milliseconds, once for each shape that is not remembered. Products of
+    more rows are left to `wide`.
     """
     verdicts: dict[tuple[object, ...], Verdict] = {}
     found: list[Verdict] = []
@@ -154,6 +169,7 @@ def turn_linears(model: nn.Module, remembered: Remembered = NOTHING) -> Turned:
         found.append(verdicts[shape])
         if found[-1].is_exact:
             module.__class__ = TurnedLinear
+            cast(TurnedLinear, module).wide = wide
     turned = [verdict for verdict in found if verdict.is_exact]
     apart = sum(not verdict.is_stock for verdict in turned)
     return Turned(len(turned), apart, len(found) - len(turned))

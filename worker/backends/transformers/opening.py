@@ -30,6 +30,7 @@ from worker.model.limits import FreeMemory, free_memory
 from worker.model.load import load_prepared, whole_tensors
 from worker.model.loaded import StageRequest
 from worker.model.text import TextCodec
+from worker.model.wide_program import wide_program
 from worker.owner import resident_mb
 from worker.protocol.events import (
     Event,
@@ -111,8 +112,11 @@ class Opening:
         planned.fetch(config, emit)
         # Most of reading a tokenizer is one call that lets go of Python's lock. What it and loading
         # have in common is imported by now, so neither waits for the other's imports.
-        with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as beside:
+        with ThreadPoolExecutor(2, thread_name_prefix="beside") as beside:
             reading = beside.submit(self._text, planned)
+            if (self._device, config.engine, config.quantization) == ("cpu", "fast", "bfloat16"):
+                # else the first prompt would wait for it; it is counted in the check above
+                beside.submit(wide_program, torch.get_num_threads())
             return planned.identity, self._load(planned, memory, reading)
 
     def _free(self) -> FreeMemory:
