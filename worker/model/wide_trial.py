@@ -56,10 +56,10 @@ def torchs_piece(program: WideProgram, rows: int, outputs: int, inputs: int) -> 
 
 def _look(weight: torch.Tensor, places: range) -> None:
     weight[: len(places)] = 0.0
-    for row, place in zip(weight, places, strict=False):
-        row[(place - 1) * TILE_INPUTS] = _HUGE
-        row[place * TILE_INPUTS] = -_HUGE
-        row[(place + 1) * TILE_INPUTS] = 1.0
+    rows, inputs = torch.arange(len(places)), TILE_INPUTS * torch.tensor(places, dtype=torch.int64)
+    weight[rows, inputs - TILE_INPUTS] = _HUGE
+    weight[rows, inputs] = -_HUGE
+    weight[rows, inputs + TILE_INPUTS] = 1.0
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
