@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from worker.model import team_text
 from worker.model.amx_rows import paired
 from worker.model.amx_text import DECLARED, GIVEN, ProductShape, configuration, share
-
-_TEAM = """
-declare void @GOMP_parallel(ptr, ptr, i32, i32)
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
-"""
 
 
 def module_text(shapes: Sequence[ProductShape], threads: int) -> str:
@@ -21,7 +16,7 @@ def module_text(shapes: Sequence[ProductShape], threads: int) -> str:
     where there are several that of as much memory to put them in order, and of the result
     `[rows, outputs]`.
     """
-    parts = [DECLARED, _TEAM * (threads > 1)]
+    parts = [DECLARED, team_text.DECLARED * (threads > 1)]
     parts += [configuration(rows) for rows in sorted({shape.rows for shape in shapes})]
     for shape in shapes:
         parts += [share(shape), _whole(shape, threads)]
@@ -58,15 +53,7 @@ def _whole(shape: ProductShape, threads: int) -> str:
         "}",
         f"define internal void @team_{name}(ptr %table) {{",
         *_read("table", ("w", "x", "y")),
-        "  %own32 = call i32 @omp_get_thread_num()",
-        "  %all32 = call i32 @omp_get_num_threads()",
-        "  %own = sext i32 %own32 to i64",
-        "  %all = sext i32 %all32 to i64",
-        "  %after = add i64 %own, 1",
-        f"  %b = mul i64 %own, {blocks}",
-        f"  %e = mul i64 %after, {blocks}",
-        "  %from = sdiv i64 %b, %all",
-        "  %to = sdiv i64 %e, %all",
+        team_text.own_part(str(blocks)),
         f"  call void @share_{name}({GIVEN})",
         "  ret void",
         "}",

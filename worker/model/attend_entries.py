@@ -5,6 +5,7 @@ Both take a table of numbers of 64 bits, addresses and strides counted in number
 
 from __future__ import annotations
 
+from worker.model import team_text
 from worker.model.attend_text import DECLARATIONS, AttendShape, group, scratch_bytes
 from worker.model.attend_values import VECTOR_BYTES
 from worker.model.lane_text import Body
@@ -14,11 +15,6 @@ from worker.model.lane_text import Body
 PLAN = ("k", "v", "k_bytes", "v_bytes", "end")
 # What threads share out.
 _JOB = ("q", "plan", "out", "q_head", "q_row", "scratch")
-_TEAM = """
-declare void @GOMP_parallel(ptr, ptr, i32, i32)
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
-"""
 
 
 def module_text(shape: AttendShape, threads: int) -> str:
@@ -31,7 +27,7 @@ def module_text(shape: AttendShape, threads: int) -> str:
     the strides of heads and rows of the first three, how many rows there are, and the number of
     the layer. New keys and values are put in their places.
     """
-    parts = [DECLARATIONS, _TEAM * (threads > 1), group(shape), _share(shape)]
+    parts = [DECLARATIONS, team_text.DECLARED * (threads > 1), group(shape), _share(shape)]
     parts += [_shared(shape, threads), _one(shape), _rows(shape)]
     return "\n".join(parts)
 
@@ -101,15 +97,7 @@ define internal void @team(ptr %both) {{
   %job = load ptr, ptr %both
   %count_at = getelementptr i64, ptr %both, i64 1
   %count = load i64, ptr %count_at
-  %own32 = call i32 @omp_get_thread_num()
-  %all32 = call i32 @omp_get_num_threads()
-  %own = sext i32 %own32 to i64
-  %all = sext i32 %all32 to i64
-  %after = add i64 %own, 1
-  %b = mul i64 %own, %count
-  %e = mul i64 %after, %count
-  %from = sdiv i64 %b, %all
-  %to = sdiv i64 %e, %all
+{team_text.own_part("%count")}
   call void @share(ptr %job, i64 %from, i64 %to, i64 %own)
   ret void
 }}

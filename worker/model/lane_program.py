@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from worker.model import team_text
 from worker.model.errors import UnsupportedModel
 from worker.model.lane_inputs import prepare
 from worker.model.lane_products import SHAPES, dot_any, dot_vnni, rows
-from worker.model.lane_shares import TEAM_SYMBOLS, shares
+from worker.model.lane_shares import shares
 from worker.model.lane_text import (
     BLOCK,
     DECLARATIONS,
@@ -184,8 +185,8 @@ def team_addresses() -> dict[str, int]:
             library = ctypes.CDLL(path)
         except OSError:  # Such as one that was replaced while this process runs.
             continue
-        if all(hasattr(library, name) for name in TEAM_SYMBOLS):
-            return {name: _address(getattr(library, name)) for name in TEAM_SYMBOLS}
+        if all(hasattr(library, name) for name in team_text.SYMBOLS):
+            return {name: _address(getattr(library, name)) for name in team_text.SYMBOLS}
     return {}
 
 

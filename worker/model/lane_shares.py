@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from worker.model import team_text
 from worker.model.lane_products import SHAPES
 from worker.model.lane_text import LANES, RECORD_BYTES, TILES, Form
 
-# Of the OpenMP that torch brings: its threads are there already, and know how to wait.
-TEAM_SYMBOLS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 _BLOCK_BYTES = 2 * LANES * TILES
 
 _PREPARE = f"""
@@ -45,12 +44,7 @@ def shares(form: Form, *, has_team: bool) -> str:
     `run_weights(w, out, groups, out_bytes, blocks, threads)`, and `step(table)` with the addresses
     of `w`, `scales`, `x`, `records` and `y`, the number of tiles and of groups, rows and threads.
     """
-    declared = (
-        "declare void @GOMP_parallel(ptr, ptr, i32, i32)\n"
-        "declare i32 @omp_get_thread_num()\n"
-        "declare i32 @omp_get_num_threads()\n"
-    )
-    parts = [_PREPARE, declared * has_team, _steps(form), _weights(form)]
+    parts = [_PREPARE, team_text.DECLARED * has_team, _steps(form), _weights(form)]
     parts += [_share(name, has_team) for name in ("steps", "weights")]
     parts += [_run_steps(), _run_weights(), _step()]
     return "\n".join(parts)
@@ -155,16 +149,8 @@ def _share(name: str, has_team: bool) -> str:
   %job = load ptr, ptr %job_at
   %blocks_at = getelementptr i64, ptr %shared, i64 1
   %blocks = load i64, ptr %blocks_at
-  %own32 = call i32 @omp_get_thread_num()
-  %all32 = call i32 @omp_get_num_threads()
-  %own = sext i32 %own32 to i64
-  %all = sext i32 %all32 to i64
-  %after = add i64 %own, 1
-  %b = mul i64 %blocks, %own
-  %e = mul i64 %blocks, %after
-  %begin = sdiv i64 %b, %all
-  %end = sdiv i64 %e, %all
-  call void @{name}(ptr %job, i64 %begin, i64 %end)
+{team_text.own_part("%blocks")}
+  call void @{name}(ptr %job, i64 %from, i64 %to)
   ret void
 }}
 define internal void @share_{name}(ptr %job, i64 %blocks, i64 %threads) {{

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from worker.model.wide_program import WideProgram, can_be_wide, wide_program
-from worker.model.wide_text import TILE_INPUTS, TILE_ROWS
+from worker.model.wide_tiles import TILE_INPUTS, TILE_ROWS
 from worker.model.wide_trial import torchs_piece
 
 # Fewer rows have another order in oneDNN, and products of their own; of more, oneDNN is as fast.

@@ -13,16 +13,8 @@ from worker.model.amx_products import has_tiles, processor_has
 from worker.model.amx_text import FEATURES
 from worker.model.lane_program import team_addresses
 from worker.model.native_ops import NoNativeOps, compiled
-from worker.model.wide_text import (
-    BLOCK,
-    FEATURE,
-    ROWS_TOGETHER,
-    SUMS_BYTES,
-    TABLE,
-    TILE_INPUTS,
-    TILE_ROWS,
-    module_text,
-)
+from worker.model.wide_text import BLOCK, FEATURE, ROWS_TOGETHER, TABLE, module_text
+from worker.model.wide_tiles import SUMS_BYTES, TILE_INPUTS, TILE_ROWS
 
 _LINE_BYTES = 64
 _compiling = threading.Lock()

@@ -12,29 +12,19 @@ guest of the machine may, products that use all eight take four times as long, a
 
 from __future__ import annotations
 
-from worker.model.amx_rows import square, squares_turned
+from worker.model import team_text
 from worker.model.amx_text import DECLARED, configuration
+from worker.model.wide_rows import all_paired
+from worker.model.wide_tiles import SUMS_BYTES, TILE_INPUTS, TILE_ROWS, tiles_text
 
-# What one tile holds: rows or outputs, and inputs.
-TILE_ROWS, TILE_INPUTS = 16, 32
-# Rows that go through a tile of the weight together, and a tile of sums in bytes.
-ROWS_TOGETHER, SUMS_BYTES = 2 * TILE_ROWS, 1024
+# Rows that go through a tile of the weight together.
+ROWS_TOGETHER = 2 * TILE_ROWS
 # Tiles of outputs for which a piece of the rows stays near.
 BLOCK = 8
 # Of the processor beside those that a product of few rows needs, by Linux's name.
 FEATURE = "avx512_bf16"
 TABLE = ("w", "x", "pairs", "sums", "y", "rows", "outputs", "inputs", "twins", "piece", "ahead")
 _POINTERS = TABLE[:5]
-_LANES = "<16 x i32>"
-_FLOATS = "<16 x float>"
-
-_ROUND = "llvm.x86.avx512bf16.cvtneps2bf16.512"
-_DECLARED = f"declare <16 x bfloat> @{_ROUND}(<16 x float>)"
-_TEAM = """
-declare void @GOMP_parallel(ptr, ptr, i32, i32)
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
-"""
 
 
 def module_text(threads: int) -> str:
@@ -47,9 +37,8 @@ def module_text(threads: int) -> str:
     of rows; tiles of inputs in a piece; and how many rows of the weight are asked for at a time.
     Addresses but for those of `w`, `x` and `y` are multiples of 64.
     """
-    parts = [DECLARED, _DECLARED, configuration(TILE_ROWS), _pairing(), _ALL_PAIRED]
-    parts += [_PIECE, _summing(), _SHARE]
-    parts += [_TEAM, _in_team(threads)] if threads > 1 else [_alone()]
+    parts = [DECLARED, configuration(TILE_ROWS), all_paired(), tiles_text(), _SHARE]
+    parts += [team_text.DECLARED, _in_team(threads)] if threads > 1 else [_alone()]
     return "\n".join(parts)
 
 
@@ -88,12 +77,12 @@ def _in_team(threads: int) -> str:
         for part in ("team_rows", "team_outputs")
     ]
     lines += ["  ret void", "}", "define internal void @team_rows(ptr %table) {", *_read("table")]
-    lines += ["  %groups = mul i64 %twins, 2", *_own_part("%groups")]
+    lines += ["  %groups = mul i64 %twins, 2", team_text.own_part("%groups")]
     lines += [f"  call void @all_paired({_ROWS}, i64 %from, i64 %to)", "  ret void", "}"]
     lines += ["define internal void @team_outputs(ptr %table) {", *_read("table")]
     given = _GIVEN.replace("%sums", "%own_sums")
     lines += [
-        *_own_part("%outputs"),
+        team_text.own_part("%outputs"),
         f"  %each = mul i64 %twins, {BLOCK * 2 * SUMS_BYTES}",
         "  %skipped = mul i64 %own, %each",
         "  %own_sums = getelementptr i8, ptr %sums, i64 %skipped",
@@ -101,220 +90,6 @@ def _in_team(threads: int) -> str:
         *("  ret void", "}"),
     ]
     return "\n".join(lines)
-
-
-def _own_part(count: str) -> list[str]:
-    return [
-        "  %own32 = call i32 @omp_get_thread_num()",
-        "  %all32 = call i32 @omp_get_num_threads()",
-        "  %own = sext i32 %own32 to i64",
-        "  %all = sext i32 %all32 to i64",
-        "  %after = add i64 %own, 1",
-        f"  %b = mul i64 %own, {count}",
-        f"  %e = mul i64 %after, {count}",
-        "  %from = sdiv i64 %b, %all",
-        "  %to = sdiv i64 %e, %all",
-    ]
-
-
-def _pairing() -> str:
-    """Write how 16 rows become `[pairs of inputs, 16, 2]`; after the last row it comes again."""
-    lines = [
-        "define internal void @paired(ptr %x, ptr %to, i64 %stride, i64 %last, i64 %count) {",
-        "begin:",
-        "  br label %step",
-        "step:",
-        "  %at = phi i64 [0, %begin], [%at_next, %step]",
-        "  %from = getelementptr i32, ptr %x, i64 %at",
-        f"  %into_at = mul i64 %at, {TILE_ROWS}",
-        "  %into = getelementptr i32, ptr %to, i64 %into_at",
-    ]
-    for row in range(TILE_ROWS):
-        lines += [
-            f"  %is{row} = icmp slt i64 {row}, %last",
-            f"  %row{row} = select i1 %is{row}, i64 {row}, i64 %last",
-            f"  %skipped{row} = mul i64 %row{row}, %stride",
-            f"  %p{row} = getelementptr i8, ptr %from, i64 %skipped{row}",
-            f"  %x{row} = load {_LANES}, ptr %p{row}, align 2",
-        ]
-    lines += squares_turned("%x", TILE_ROWS)
-    for pair in range(TILE_ROWS):
-        lines += [
-            f"  %q{pair} = getelementptr i32, ptr %into, i64 {pair * TILE_ROWS}",
-            f"  store {_LANES} {square('%x', TILE_ROWS)}{pair}, ptr %q{pair}, align 64",
-        ]
-    lines += [
-        f"  %at_next = add i64 %at, {TILE_ROWS}",
-        "  %more = icmp slt i64 %at_next, %count",
-        "  br i1 %more, label %step, label %done",
-        "done:",
-        "  ret void",
-        "}",
-    ]
-    return "\n".join(lines)
-
-
-_ALL_PAIRED = f"""
-define internal void @all_paired(ptr %x, ptr %into, i64 %rows, i64 %inputs, i64 %from, i64 %to) {{
-begin:
-  %stride = mul i64 %inputs, {2 * TILE_INPUTS}
-  %count = mul i64 %inputs, {TILE_INPUTS // 2}
-  %size = mul i64 %inputs, {2 * TILE_INPUTS * TILE_ROWS}
-  %last_row = sub i64 %rows, 1
-  br label %group_test
-group_test:
-  %g = phi i64 [%from, %begin], [%g_next, %group]
-  %is_group = icmp slt i64 %g, %to
-  br i1 %is_group, label %group, label %done
-group:
-  %wanted = mul i64 %g, {TILE_ROWS}
-  %is_row = icmp slt i64 %wanted, %rows
-  %row = select i1 %is_row, i64 %wanted, i64 %last_row
-  %last = sub i64 %last_row, %row
-  %x_skipped = mul i64 %row, %stride
-  %x_here = getelementptr i8, ptr %x, i64 %x_skipped
-  %to_skipped = mul i64 %g, %size
-  %to_here = getelementptr i8, ptr %into, i64 %to_skipped
-  call void @paired(ptr %x_here, ptr %to_here, i64 %stride, i64 %last, i64 %count)
-  %g_next = add i64 %g, 1
-  br label %group_test
-done:
-  ret void
-}}
-"""
-
-# Two tiles of sums of a piece; `near` is what to ask for, `ahead` rows of it for each tile.
-_PIECE = f"""
-define internal void @piece(ptr %w, ptr %x0, ptr %x1, i64 %stride, i64 %tiles, ptr %to,
-    ptr %near, i64 %ahead) {{
-begin:
-  call void @llvm.x86.tilezero(i8 0)
-  call void @llvm.x86.tilezero(i8 1)
-  br label %step
-step:
-  %k = phi i64 [0, %begin], [%k_next, %asked]
-  %w_bytes = mul i64 %k, {2 * TILE_INPUTS}
-  %x_bytes = mul i64 %k, {2 * TILE_INPUTS * TILE_ROWS}
-  %w_here = getelementptr i8, ptr %w, i64 %w_bytes
-  %x0_here = getelementptr i8, ptr %x0, i64 %x_bytes
-  %x1_here = getelementptr i8, ptr %x1, i64 %x_bytes
-  call void @llvm.x86.tileloadd64(i8 5, ptr %w_here, i64 %stride)
-  call void @llvm.x86.tileloadd64(i8 4, ptr %x0_here, i64 64)
-  call void @llvm.x86.tdpbf16ps(i8 0, i8 5, i8 4)
-  call void @llvm.x86.tileloadd64(i8 4, ptr %x1_here, i64 64)
-  call void @llvm.x86.tdpbf16ps(i8 1, i8 5, i8 4)
-  %some = icmp sgt i64 %ahead, 0
-  br i1 %some, label %ask_begin, label %asked
-ask_begin:
-  %near_here = getelementptr i8, ptr %near, i64 %w_bytes
-  br label %ask
-ask:
-  %r = phi i64 [0, %ask_begin], [%r_next, %ask]
-  %r_bytes = mul i64 %r, %stride
-  %line = getelementptr i8, ptr %near_here, i64 %r_bytes
-  call void @llvm.prefetch.p0(ptr %line, i32 0, i32 2, i32 1)
-  %r_next = add i64 %r, 1
-  %r_more = icmp slt i64 %r_next, %ahead
-  br i1 %r_more, label %ask, label %asked
-asked:
-  %k_next = add i64 %k, 1
-  %more = icmp slt i64 %k_next, %tiles
-  br i1 %more, label %step, label %done
-done:
-  %to1 = getelementptr i8, ptr %to, i64 {SUMS_BYTES}
-  call void @llvm.x86.tilestored64(i8 0, ptr %to, i64 64)
-  call void @llvm.x86.tilestored64(i8 1, ptr %to1, i64 64)
-  ret void
-}}
-"""
-
-
-def _summing() -> str:
-    """Write how a later piece is added to the sums, and the last one gives two tiles of results."""
-    lines = [
-        "define internal void @added(ptr %new, ptr %sums) {",
-        "begin:",
-        "  br label %step",
-        "step:",
-        "  %i = phi i64 [0, %begin], [%i_next, %step]",
-        *_loaded("new", f"{_FLOATS}", "%i"),
-        *_loaded("sums", f"{_FLOATS}", "%i"),
-        f"  %sum = fadd {_FLOATS} %new_value, %sums_value",
-        f"  store {_FLOATS} %sum, ptr %sums_here, align 64",
-        *_until(2 * TILE_ROWS),
-    ]
-    for name, more in (("rounded", False), ("summed", True)):
-        lines += [
-            f"define internal void @{name}(ptr %new, ptr %sums, ptr %y, i64 %stride) {{",
-            "begin:",
-            "  br label %step",
-            "step:",
-            "  %i = phi i64 [0, %begin], [%i_next, %step]",
-            f"  %rows = mul i64 %i, {TILE_ROWS}",
-            "  %skipped = mul i64 %rows, %stride",
-            "  %out = getelementptr i8, ptr %y, i64 %skipped",
-            *_tile(more),
-            *_until(2),
-        ]
-    return "\n".join(lines)
-
-
-def _tile(more: bool) -> list[str]:
-    """Write how a tile of sums `[outputs, rows]` becomes rows of bfloat16."""
-    lines = []
-    for i in range(TILE_ROWS):
-        lines += [
-            f"  %at{i} = add i64 %rows, {i}",
-            *_loaded("new", _FLOATS, f"%at{i}", str(i)),
-        ]
-        value = f"%new_value{i}"
-        if more:
-            lines += [
-                *_loaded("sums", _FLOATS, f"%at{i}", str(i)),
-                f"  %sum{i} = fadd {_FLOATS} {value}, %sums_value{i}",
-            ]
-            value = f"%sum{i}"
-        lines += [
-            f"  %short{i} = call <16 x bfloat> @{_ROUND}({_FLOATS} {value})",
-            f"  %bits{i} = bitcast <16 x bfloat> %short{i} to <16 x i16>",
-            f"  %wide{i} = zext <16 x i16> %bits{i} to {_LANES}",
-        ]
-    for pair in range(TILE_ROWS // 2):
-        lines += [
-            f"  %high{pair} = shl {_LANES} %wide{2 * pair + 1}, splat (i32 16)",
-            f"  %p{pair} = or {_LANES} %high{pair}, %wide{2 * pair}",
-        ]
-    # pairs of outputs are turned in squares of 8: each vector then has two rows
-    lines += squares_turned("%p", TILE_ROWS // 2)
-    for row in range(TILE_ROWS):
-        begin, number = row // 8 * 8, row % 8
-        places = ", ".join(f"i32 {begin + place}" for place in range(8))
-        value = f"{square('%p', TILE_ROWS // 2)}{number}"
-        lines += [
-            f"  %row{row} = shufflevector {_LANES} {value}, {_LANES} poison, <8 x i32> <{places}>",
-            f"  %row_bytes{row} = mul i64 %stride, {row}",
-            f"  %out{row} = getelementptr i8, ptr %out, i64 %row_bytes{row}",
-            f"  store <8 x i32> %row{row}, ptr %out{row}, align 2",
-        ]
-    return lines
-
-
-def _loaded(name: str, kind: str, at: str, number: str = "") -> list[str]:
-    return [
-        f"  %{name}_here{number} = getelementptr {kind}, ptr %{name}, i64 {at}",
-        f"  %{name}_value{number} = load {kind}, ptr %{name}_here{number}, align 64",
-    ]
-
-
-def _until(count: int) -> list[str]:
-    return [
-        "  %i_next = add i64 %i, 1",
-        f"  %i_more = icmp slt i64 %i_next, {count}",
-        "  br i1 %i_more, label %step, label %done",
-        "done:",
-        "  ret void",
-        "}",
-    ]
 
 
 # For a block of outputs: piece by piece of the inputs, two tiles of rows at a time.

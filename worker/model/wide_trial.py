@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from worker.model.row_kernels import cancelling
 from worker.model.wide_program import WideProgram
-from worker.model.wide_text import TILE_INPUTS
+from worker.model.wide_tiles import TILE_INPUTS
 
 # Far above one, and both are exact in bfloat16.
 _HUGE = 2.0**40
