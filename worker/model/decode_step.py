@@ -4,7 +4,8 @@ Two steps of the loaded stage, at two positions, are written down op by op; what
 them is the position. The same ops are then run in the same order by torch's own interpreter. A step
 far on, at which the cache grows, and the one after it are compared with the model's own forward;
 only where every bit agrees, of what comes out and of what is cached, is the short way taken. What
-was written down is remembered for models of the same kind; the comparison is made at every start.
+was written down is remembered for models of the same kind; the first of the two comparisons is made
+at every start.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from worker.model.tape_products import with_own_products, with_quick_products
 from worker.model.tape_script import Step, compiled
 from worker.remembered import NOTHING, Remembered
 
-# There the cache grows.
-_COMPARED_AT = 64
+# There the cache grows. What was written down anew is compared at the next position too; a
+# remembered one was, and each step takes all weights twice.
+_COMPARED_AT, _STEPS_ANEW, _STEPS_REMEMBERED = 64, 2, 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,21 +67,21 @@ def learn_decode_step(runner: StageRunner, remembered: Remembered = NOTHING) -> 
     kept = tapes.get()
     if kept is not None:
         with suppress(Exception):  # of another form, or other bits: it is written down anew
-            return _proved(runner, *kept)
+            return _proved(runner, *kept, _STEPS_REMEMBERED)
     trial = StepTrial(runner)
     first, second = (trial.written_down(position) for position in WRITTEN_AT)
     tape = without_twins(merged(first, second, trial.inputs, WRITTEN_AT), trial.inputs)
-    found = _proved(runner, trial, tape)
+    found = _proved(runner, trial, tape, _STEPS_ANEW)
     tapes.put(trial, tape)
     return found
 
 
-def _proved(runner: StageRunner, trial: StepTrial, tape: Tape) -> DecodeStep:
+def _proved(runner: StageRunner, trial: StepTrial, tape: Tape, steps: int) -> DecodeStep:
     if not runner.loaded.is_mapped:
         tape = fused(tape, trial.inputs)
     with suppress(Exception):  # what a model's ops cannot do, or other bits: as they were
-        return _compared(trial, _quickened(runner, trial, tape))
-    return _compared(trial, tape)
+        return _compared(trial, _quickened(runner, trial, tape), steps)
+    return _compared(trial, tape, steps)
 
 
 def _quickened(runner: StageRunner, trial: StepTrial, tape: Tape) -> Tape:
@@ -88,8 +90,8 @@ def _quickened(runner: StageRunner, trial: StepTrial, tape: Tape) -> Tape:
     return buffered(quick, steps, 1 + int(runner.needs_tokens))
 
 
-def _compared(trial: StepTrial, tape: Tape) -> DecodeStep:
+def _compared(trial: StepTrial, tape: Tape, steps: int) -> DecodeStep:
     others = list(tape.outside[trial.inputs :])
     found = DecodeStep(trial.want, compiled(tape, trial.inputs), others)
-    trial.compare(found, _COMPARED_AT, steps=2)
+    trial.compare(found, _COMPARED_AT, steps=steps)
     return found
