@@ -29,7 +29,9 @@ def read_prompt(options: RunOptions) -> str:
                 f"the {name} is not UTF-8 at character {error.start + 1}; give it as UTF-8 text"
             ) from None
     if not prompt and not options.raw:
-        raise PromptError("the prompt is empty; give some text with --prompt or on stdin")
+        raise PromptError(
+            "the prompt is empty; give some text with --prompt, --prompt-file or on stdin"
+        )
     return prompt
 
 

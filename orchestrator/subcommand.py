@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from orchestrator.spelling import closest
+
 if TYPE_CHECKING:
     SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -25,8 +27,20 @@ class Parser(argparse.ArgumentParser):
         """Return what was parsed; ends the program with a usage error where something is left."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            self.error(f"unrecognized arguments: {self._named(unknown)}")
         return parsed, unknown
+
+    def _named(self, unknown: Sequence[str]) -> str:
+        """Name the options among words that were left, or else all; what follows is their value."""
+        options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+        meant = self._meant(options[0].removeprefix("--")) if options else None
+        hint = f"; did you mean --{meant}?" if meant else ""
+        return " ".join(options or unknown) + hint
+
+    def _meant(self, word: str) -> str | None:
+        known = [name.removeprefix("--") for name in self._option_string_actions]
+        begun = [name for name in known if name.startswith(word)]
+        return begun[0] if len(begun) == 1 else closest(word, known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,11 @@ def test_stop_may_be_given_several_times() -> None:
             "'foo' is no build of torch; give cpu, cu130",
         ),
         (("setup", "--slurm"), "the following arguments are required: --hosts"),
-        ((*RUN, "--temp", "1"), "unrecognized arguments: --temp"),
+        ((*RUN, "--temp", "1"), "unrecognized arguments: --temp; did you mean --temperature?"),
+        ((*RUN, "--promt=hi"), "unrecognized arguments: --promt; did you mean --prompt?"),
+        ((*RUN, "--max-tokens", "4"), "--max-tokens; did you mean --max-new-tokens?"),
+        ((*RUN, "--zzz", "4"), "unrecognized arguments: --zzz"),
+        ((*RUN, "hi"), "unrecognized arguments: hi"),
         ((), "COMMAND"),
     ],
 )
