@@ -51,6 +51,8 @@ class Interruption:
         self._say = say
         self._before: dict[signal.Signals, Handler] = {}
         self._is_over = False
+        # A later signal waits to be acted on; what comes meanwhile would only say it again.
+        self._is_heard = False
 
     def __enter__(self) -> Interruption:
         task = asyncio.current_task()
@@ -62,7 +64,9 @@ class Interruption:
             is_first = self.signal is None
             if is_first:
                 self.signal = signal.Signals(number)
-            loop.call_soon_threadsafe(self._act, task, is_first)
+            if is_first or not self._is_heard:
+                self._is_heard = not is_first
+                loop.call_soon_threadsafe(self._act, task, is_first)
 
         self._before = take_signals(hear)
         return self
@@ -82,6 +86,8 @@ class Interruption:
             raise Interrupted(self.signal) from None
 
     def _act(self, task: asyncio.Task[Any], is_first: bool) -> None:
+        if not is_first:
+            self._is_heard = False
         if self._is_over:
             return  # It came with the end of the block, which tells of it.
         assert self.signal is not None
