@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from worker.model.errors import CannotCrop
 from worker.model.load_options import LoadOptions
 from worker.model.run import StageRunner
 from worker.model.turned_linear import TurnedLinear
+from worker.model.wide_program import can_be_wide
 
 # Sums of more than 4096 numbers: stock torch adds up those of a single row in another order.
 WIDE = {"hidden_size": 128, "intermediate_size": 4160, "num_hidden_layers": 3}
@@ -69,6 +71,20 @@ def test_a_fast_pipeline_gives_the_bits_of_the_whole_with_the_same_kernels(wide:
     assert any(type(module) is TurnedLinear for module in modules)
     assert all(stage.decode_step for stage in stages)
     assert same(wanted, split_logits(stages, single_prompt(160)))
+
+
+@pytest.mark.parametrize("tokens", [33, 64, 100, 256])
+def test_prompts_of_many_tokens_are_those_of_plain_transformers(wide: Path, tokens: int) -> None:
+    generator = torch.Generator().manual_seed(tokens)
+    prompt = Batch(torch.randint(3, 160, (1, tokens), generator=generator))
+    with one_row_as_one_of_two():
+        wanted = reference_logits(reference_model(wide), prompt)
+    stages = load_stages(wide, (0, 1, 3), LoadOptions())
+    assert same(wanted, split_logits(stages, prompt))
+    modules = [m for stage in stages for m in stage.loaded.model.modules()]
+    products = {m.wide for m in modules if isinstance(m, TurnedLinear)}
+    used = {bool(own and any(own._pieces.values())) for own in products}
+    assert used == {can_be_wide() and "ONEDNN_MAX_CPU_ISA" not in os.environ}
 
 
 def test_stock_is_the_bits_of_plain_transformers(wide: Path) -> None:

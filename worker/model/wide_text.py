@@ -6,8 +6,8 @@ order, so the bits are the same; how long a piece is, is told at each call. The 
 it lies in memory, each part of it once, and what comes next is asked for meanwhile.
 
 Two sums, a tile of the weight and one of rows are all the tiles that are used. More would need
-fewer loads, and be as fast alone; but where another thread of the core uses tiles too, as another
-guest of the machine may, products that use all eight take four times as long, and these twice.
+fewer loads, and be as fast in most hours; but on a rented machine, where others may use the same
+core, products that use all eight took four times as long in some hours, and these twice.
 """
 
 from __future__ import annotations
